@@ -1,0 +1,48 @@
+# Two commands do everything on a machine with Python >= 3.11, git and make:
+#   make demo    sets up, trains on a real data set, draws a figure
+#   make test    sets up, checks style and types, runs the tests
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+export OMP_NUM_THREADS ?= 2
+
+.PHONY: help demo test lint types tests slow clean
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "fedloom needs Python 3.11 or newer: make PYTHON=python3.11 ..."; exit 1; }
+	@echo "== setting up $(VENV) (once; takes a few minutes)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	@touch $(READY)
+
+demo: $(READY)
+	@echo "== demo: four silos, unequal numbers of clients, handwritten digits"
+	@$(BIN)/python examples/digits.py --out out/demo
+
+test: lint types tests
+
+lint: $(READY)
+	@echo "== style (ruff)"
+	@$(BIN)/ruff check src tests examples benchmarks
+	@$(BIN)/ruff format --check src tests examples benchmarks
+
+types: $(READY)
+	@echo "== types (mypy)"
+	@$(BIN)/mypy
+
+tests: $(READY)
+	@echo "== tests (pytest)"
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
+
+slow: $(READY)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow
+
+clean:
+	rm -rf $(VENV) out build .pytest_cache .mypy_cache .ruff_cache .hypothesis

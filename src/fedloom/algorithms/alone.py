@@ -1,0 +1,89 @@
+"""Baselines without exchange: every silo trains on its own columns only.
+
+Inside a silo it is local SGD with averaging (FedAvg): TDCD without lines 13-22. With
+`combined = False` a hub predicts with its own silo's block; with `combined = True` the lone silos'
+scores are put together at prediction (logits added up, regressions averaged): what a federation
+must beat to be worth its exchange.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import torch
+
+from ..data.placement import Placement
+from ..federation.fabric import Fabric
+from ..federation.messages import Kind
+from ..federation.placed import AtHubs, Rows
+from ..models.task import Part, Task, Theta
+from ..registry import algorithms
+from . import local
+from .base import Bill, Draw, Facts, State, Step, Twin, need_labels, tally
+from .tdcd import EMBEDDING, MODEL, TDCD, UPDATE, TieredSGD, counted
+
+HUB_SCORES = Kind("hub-scores", "a lone silo's scores, at prediction only", "scores")
+
+
+@algorithms.register("alone")
+@dataclass(frozen=True)
+class Alone(TieredSGD):
+    """`combined`: predict by all lone silos together instead of each by itself."""
+
+    combined: bool = False
+
+    joint: ClassVar[bool] = False
+
+    def check(self, task: Task, placement: Placement) -> None:
+        super().check(task, placement)
+        need_labels(placement, placement.topology.silos, "no silo can train alone without labels")
+
+    def round(self, fed: Fabric, state: State, draw: Draw) -> State:
+        theta_k = self.to_clients(fed, state.theta, draw)
+        rest_k = fed.at_clients(local.nothing_from_others, fed.part, draw.batch_k)
+        theta_k = fed.at_clients(self.local_sgd, fed.part, theta_k, rest_k, draw.batch_k, draw.lr)
+        return State(self.average(fed, theta_k, state, fed.at_clients(counted, rest_k)))
+
+    def predict(self, fed: Fabric, state: State, step: Step) -> AtHubs[Rows]:
+        theta_k = fed.to_clients(MODEL, state.theta)
+        phi_k = fed.at_clients(local.embed, fed.part, theta_k, step.batch_k)
+        phi = fed.gather(EMBEDDING, phi_k, step.rows)
+        scores = fed.at_hubs(own_scores, fed.part, state.theta, phi)
+        if not self.combined:
+            return scores
+        return fed.at_hubs(combined_scores, fed.part, fed.exchange(HUB_SCORES, scores))
+
+    def bill(self, facts: Facts) -> Bill:
+        talking = self.talking(facts)
+        k = sum(talking.values())
+        return tally(
+            ("bottom", "down", MODEL, k, sum(talking[j] * facts.model[j] for j in talking)),
+            ("bottom", "up", UPDATE, k, self.update_bytes(facts)),
+        )
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        return [
+            cls(local_steps=3, lr=0.2, batch=12),
+            cls(local_steps=2, lr=0.2, batch=9, minibatch="fresh", weighting="rows", l2=0.05),
+            cls(local_steps=2, lr=0.2, batch=5, weighting="participants", combined=True),
+        ]
+
+    @classmethod
+    def twins(cls) -> list[Twin]:
+        return [
+            Twin("N = 1: TDCD", mine, TDCD(**settings), 1, 4)
+            for mine in cls.examples()
+            if (settings := {name: v for name, v in vars(mine).items() if name != "combined"})
+        ]
+
+
+def own_scores(part: Part, theta: Theta, phi: Rows) -> Rows:
+    """What a silo predicts from its own columns."""
+    return Rows(part.scores(theta, part.place(phi.value)), phi.mask)
+
+
+def combined_scores(part: Part, scores: dict[str, Rows]) -> Rows:
+    mask = torch.stack([rows.mask for rows in scores.values()]).all(0)
+    return Rows(part.loss.combine([rows.value for rows in scores.values()]), mask)

@@ -1,0 +1,200 @@
+"""The contract of an algorithm, and what those that take SGD steps on minibatches share.
+
+An algorithm is a frozen dataclass of settings with one `round()` over the fabric. It imports
+neither engines nor transports. Registering it is all it takes to be simulated, run by parties, and
+tested: the battery (fedloom.testing) takes `examples()`, `twins()` and `bill()` from here.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..data.placement import Placement
+from ..errors import DataError, SettingError, nearest
+from ..federation.fabric import Fabric
+from ..federation.ledger import Line
+from ..federation.messages import RowWord
+from ..federation.placed import AtClients, AtHubs, Batch, Known, RowMap, Rows
+from ..models.task import Shapes, Task, Theta
+from .stepsize import StepSize, step_size
+
+Bill = dict[Line, tuple[int, int]]
+
+
+class State(NamedTuple):
+    """What lives from round to round: each hub's block of the model."""
+
+    theta: AtHubs[Theta]
+
+
+class Step(NamedTuple):
+    """One minibatch: each client's rows of it, and where they sit."""
+
+    batch_k: AtClients[Batch]
+    rows: RowMap
+
+
+class Draw(NamedTuple):
+    """What chance decides in a round. `batch_k` and `rows` span all of the round's minibatches;
+    `steps` has the minibatch of each local step."""
+
+    batch_k: AtClients[Batch]
+    rows: RowMap
+    steps: tuple[Step, ...]
+    lr: Known[Tensor]
+
+
+class Twin(NamedTuple):
+    """A degenerate case: with so many silos and clients in each, `mine` must equal `other`."""
+
+    about: str
+    mine: Algorithm
+    other: Algorithm
+    silos: int
+    clients: int
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a bill depends on, in a round where everyone is there."""
+
+    clients: Mapping[str, int]
+    holders: Mapping[str, int]  # clients with rows in the round's minibatches
+    size: int  # common rows
+    model: Mapping[str, int]  # bytes of theta_j, its replica of the head included
+    head: int  # bytes of the head
+    shapes: Shapes
+
+    def row(self, word: RowWord, silo: str) -> int:
+        """Bytes of one row."""
+        shape, dtype = self.shapes.row(word, silo)
+        return int(np.prod(shape, dtype=int)) * dtype.itemsize
+
+
+class Algorithm(ABC):
+    """One round, written from above. Subclasses are frozen dataclasses of settings."""
+
+    State: ClassVar[type[Any]] = State
+    joint: ClassVar[bool] = True  # the silos train one model: a row missing anywhere is left out
+    takes_head: ClassVar[bool] = True  # a trainable head shared by the silos is possible
+
+    @abstractmethod
+    def check(self, task: Task, placement: Placement) -> None:
+        """Refuse, before any training, what this algorithm cannot run on."""
+
+    @abstractmethod
+    def start(self, fed: Fabric) -> Any:
+        """The state before round 0."""
+
+    @abstractmethod
+    def draw(self, fed: Fabric) -> Any:
+        """What chance decides in this round, from common streams."""
+
+    @abstractmethod
+    def round(self, fed: Fabric, state: Any, draw: Any) -> Any:
+        """The state after one more round."""
+
+    @abstractmethod
+    def predict(self, fed: Fabric, state: Any, step: Step) -> AtHubs[Rows]:
+        """Scores of these rows, at every hub."""
+
+    @abstractmethod
+    def blocks(self, fed: Fabric, state: Any) -> dict[str, Theta]:
+        """The blocks that the hubs hosted here can export (Remark 1)."""
+
+    @abstractmethod
+    def bill(self, facts: Facts) -> Bill:
+        """Closed formula for a round's messages and bytes."""
+
+    @classmethod
+    @abstractmethod
+    def examples(cls) -> list[Self]:
+        """Small settings that cover the options; the battery runs each."""
+
+    @classmethod
+    @abstractmethod
+    def twins(cls) -> list[Twin]:
+        """Degenerate cases in which this algorithm is another one."""
+
+
+@dataclass(frozen=True)
+class MinibatchSGD(Algorithm):
+    """local_steps is Q, lr is eta, batch is B (None: all rows), l2 the weight of |theta|^2 / 2.
+
+    minibatch: "reused" takes the Q steps of a round on one minibatch (journal, Algorithm 1),
+    "fresh" on Q different ones (ICASSP).
+    """
+
+    local_steps: int = 10
+    lr: float | StepSize = 0.1
+    batch: int | None = 100
+    minibatch: Literal["reused", "fresh"] = "reused"
+    l2: float = 0.0
+
+    def check(self, task: Task, placement: Placement) -> None:
+        if self.local_steps < 1:
+            raise SettingError(f"local_steps (Q) must be at least 1, not {self.local_steps}")
+        step_size(self.lr)
+        choose("minibatch", self.minibatch, ("reused", "fresh"))
+        if self.l2 < 0:
+            raise SettingError(f"l2 must not be negative, not {self.l2}")
+        if self.batch is not None and not 1 <= self.batch <= placement.size:
+            raise SettingError(
+                f"batch (B) must be between 1 and the {placement.size} common rows, not "
+                f"{self.batch}"
+            )
+
+    def rows_of_step(self, size: int) -> int:
+        """Rows of one minibatch."""
+        return size if self.batch is None else self.batch
+
+    def rows_of_round(self, size: int) -> int:
+        """Rows of all minibatches of a round."""
+        return self.rows_of_step(size) * (self.local_steps if self.minibatch == "fresh" else 1)
+
+    def draw(self, fed: Fabric) -> Draw:
+        """zeta: minibatch ids that every party derives alike (line 9)."""
+        count = self.local_steps if self.minibatch == "fresh" else 1
+        size = self.rows_of_step(fed.size)
+        drawn = [
+            fed.streams.common("minibatch", fed.round, step).sample(fed.size, size)
+            for step in range(count)
+        ]
+        ids = torch.from_numpy(np.stack(drawn))
+        steps = tuple(Step(*fed.minibatch(mine)) for mine in ids)
+        whole = Step(*fed.minibatch(ids)) if self.minibatch == "fresh" else steps[0]
+        if self.minibatch == "reused":
+            steps *= self.local_steps
+        rule = step_size(self.lr)
+        first = fed.round * self.local_steps
+        lr = [rule(first + step) for step in range(self.local_steps)]
+        return Draw(*whole, steps, fed.known(torch.tensor(lr, dtype=fed.dtype)))
+
+
+def choose(name: str, value: str, known: tuple[str, ...]) -> None:
+    """Refuse a value that is not among those known."""
+    if value not in known:
+        raise SettingError(f"{name}: {value!r}{nearest(value, known)}")
+
+
+def need_labels(placement: Placement, silos: tuple[str, ...], cure: str) -> None:
+    """Refuse silos without labels."""
+    for silo in silos:
+        if placement.y[silo] is None:
+            raise DataError(f"silo {silo} holds no labels: {cure}")
+
+
+def tally(*lines: tuple[Any, Any, Any, int, int]) -> Bill:
+    """(tier, direction, kind, messages, bytes) lines as a bill; what is never sent is left out."""
+    return {
+        Line(tier, direction, kind.name): (messages, size)
+        for tier, direction, kind, messages, size in lines
+        if messages
+    }

@@ -1,0 +1,153 @@
+"""The pooled baseline: the same sum model, trained in one place on everyone's raw rows.
+
+What the federation is compared with, not something to deploy: features and labels leave the
+clients. It is written over the fabric like everything else, so it has records and a bill; the bill
+counts a row each time it is drawn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from torch.func import grad
+
+from .. import tree
+from ..data.placement import Placement
+from ..federation.fabric import Fabric
+from ..federation.messages import Kind
+from ..federation.placed import AtClients, AtHubs, Batch, Rows
+from ..models.task import Part, Task, Theta
+from ..registry import algorithms
+from ..rng import Streams
+from . import local
+from .base import Bill, Draw, Facts, MinibatchSGD, State, Step, Twin, need_labels, tally
+
+FEATURES = Kind("features", "a client's raw rows", "features")
+LABELS = Kind("labels", "the labels of a client's rows", "label")
+HUB_FEATURES = Kind("hub-features", "a silo's raw rows", "features")
+SCORES = Kind("joint-scores", "the pooled model's scores", "scores")
+
+Parts = dict[str, Part]
+Thetas = dict[str, Theta]
+
+
+@algorithms.register("central")
+@dataclass(frozen=True)
+class Central(MinibatchSGD):
+    """Q steps of SGD a round on the pooled rows, at the first silo's hub."""
+
+    local_steps: int = 1
+
+    def check(self, task: Task, placement: Placement) -> None:
+        super().check(task, placement)
+        first = placement.topology.silos[0]
+        need_labels(placement, (first,), "the pool takes labels from the first silo")
+
+    def start(self, fed: Fabric) -> State:
+        return State(fed.at(fed.silos[0], initial, fed.parts, fed.known(fed.streams)))
+
+    def round(self, fed: Fabric, state: State, draw: Draw) -> State:
+        pool = fed.silos[0]
+        x = pooled(fed, draw.batch_k, draw)
+        label = fed.within(pool)
+        y = label.gather(LABELS, label.at_clients(labels_of, draw.batch_k), draw.rows)
+        steps = fed.known(len(draw.steps) if self.minibatch == "fresh" else 1)
+        theta = fed.at(pool, self.sgd, fed.parts, state.theta, x, y, steps, draw.lr)
+        return State(theta)
+
+    def sgd(
+        self, parts: Parts, thetas: Thetas, x: dict[str, Rows], y: Rows, steps: int, lr: Tensor
+    ) -> Thetas:
+        """A step for each entry of lr, on all rows or on those of that step."""
+        mask = torch.stack([y.mask, *(rows.mask for rows in x.values())]).all(0)
+        whole = ({silo: rows.value for silo, rows in x.items()}, y.value, mask)
+        for q, eta in enumerate(lr):
+            features, labels, counts = tree.map_tensors(
+                lambda a, q=q: a.unflatten(0, (steps, -1))[q % steps], whole
+            )
+            slope = grad(pooled_loss)(thetas, parts, features, labels, counts)
+            moved = {
+                silo: local.descend(thetas[silo], slope[silo], counts, eta, self.l2)
+                for silo in thetas
+            }
+            head = next(iter(moved.values())).head
+            thetas = {silo: theta._replace(head=head) for silo, theta in moved.items()}
+        return thetas
+
+    def predict(self, fed: Fabric, state: State, step: Step) -> AtHubs[Rows]:
+        pool = fed.silos[0]
+        scores = fed.at(pool, rows_scores, fed.parts, state.theta, pooled(fed, step.batch_k, step))
+        return fed.spread(SCORES, fed.at(pool, to_all, fed.known(fed.silos), scores), frm=pool)
+
+    def blocks(self, fed: Fabric, state: State) -> dict[str, Theta]:
+        return {**fed.read(state.theta).get(fed.silos[0], {})}
+
+    def bill(self, facts: Facts) -> Bill:
+        silos = list(facts.clients)
+        wide = {j: facts.row("features", j) for j in silos}
+        k, s = sum(facts.clients.values()), self.rows_of_round(facts.size)
+        across = s * sum(wide[j] + 1 for j in silos[1:])
+        return tally(
+            ("bottom", "up", FEATURES, k, s * sum(wide.values())),
+            ("top", "up", HUB_FEATURES, len(silos) - 1, across),
+            ("bottom", "up", LABELS, facts.clients[silos[0]], s * facts.row("label", silos[0])),
+        )
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        return [
+            cls(local_steps=2, lr=0.2, batch=12),
+            cls(local_steps=3, lr=0.2, batch=9, minibatch="fresh", l2=0.05),
+            cls(lr=0.2, batch=None),
+        ]
+
+    @classmethod
+    def twins(cls) -> list[Twin]:
+        from .tdcd import TDCD
+
+        return [Twin("N = K = 1: TDCD", mine, TDCD(**vars(mine)), 1, 1) for mine in cls.examples()]
+
+
+def pooled(fed: Fabric, batch_k: AtClients[Batch], where: Draw | Step) -> AtHubs[dict[str, Rows]]:
+    """Everyone's raw rows of a minibatch, at the first silo's hub."""
+    x = fed.gather(FEATURES, fed.at_clients(features_of, batch_k), where.rows)
+    return fed.collect(HUB_FEATURES, x, to=fed.silos[0])
+
+
+def features_of(batch: Batch) -> Tensor:
+    return batch.x
+
+
+def labels_of(batch: Batch) -> Tensor:
+    assert batch.y is not None
+    return batch.y
+
+
+def initial(parts: Parts, streams: Streams) -> Thetas:
+    return {silo: part.initial(streams) for silo, part in parts.items()}
+
+
+def pooled_scores(thetas: Thetas, parts: Parts, x: dict[str, Tensor]) -> Tensor:
+    """The joint model in one place. The head is the first silo's replica."""
+    joint = torch.stack([parts[j].place(parts[j].embed(thetas[j], x[j])) for j in parts]).sum(0)
+    first = next(iter(parts))
+    return parts[first].scores(thetas[first], joint)
+
+
+def pooled_loss(
+    thetas: Thetas, parts: Parts, x: dict[str, Tensor], y: Tensor, mask: Tensor
+) -> Tensor:
+    loss = next(iter(parts.values())).loss
+    return local.mean_over(mask, loss.rows(pooled_scores(thetas, parts, x), y))
+
+
+def rows_scores(parts: Parts, thetas: Thetas, x: dict[str, Rows]) -> Rows:
+    mask = torch.stack([rows.mask for rows in x.values()]).all(0)
+    return Rows(pooled_scores(thetas, parts, {j: rows.value for j, rows in x.items()}), mask)
+
+
+def to_all(silos: tuple[str, ...], rows: Rows) -> dict[str, Any]:
+    return dict.fromkeys(silos, rows)

@@ -1,0 +1,88 @@
+"""Local work that several algorithms do: pure functions of what a party holds.
+
+Rows are never mixed: a loss is taken row by row, and rows that do not count are replaced by zero
+before they are summed.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+from torch.func import grad
+
+from .. import tree
+from ..federation.placed import Batch, Rows
+from ..models.task import Part, Theta
+from ..rng import Streams
+
+T = TypeVar("T", Rows, Batch)
+
+
+def initial(part: Part, streams: Streams) -> Theta:
+    return part.initial(streams)
+
+
+def embed(part: Part, theta: Theta, batch: Batch) -> Tensor:
+    """Phi_{k,j}: the client's embeddings of its rows."""
+    return part.embed(theta, batch.x, batch.mask.ndim)
+
+
+def sum_of_others(part: Part, phis: dict[str, Rows]) -> Rows:
+    """Phi_{-j} (line 19); a row counts where every silo has it."""
+    mask = torch.stack([phi.mask for phi in phis.values()]).all(0)
+    value = torch.zeros(len(mask), part.shapes.joint, dtype=part.shapes.dtype, device=mask.device)
+    for silo, phi in phis.items():
+        if silo != part.silo:
+            value = value + part.place(phi.value, silo)
+    return Rows(value, mask)
+
+
+def joint_scores(part: Part, theta: Theta, phis: dict[str, Rows]) -> Rows:
+    """The joint prediction, at one hub: added up in hub order, so that all hubs get the same."""
+    mask = torch.stack([phi.mask for phi in phis.values()]).all(0)
+    placed = [part.place(phi.value, silo) for silo, phi in phis.items()]
+    return Rows(part.scores(theta, torch.stack(placed).sum(0)), mask)
+
+
+def mean_over(mask: Tensor, per_row: Tensor) -> Tensor:
+    """Mean over the rows that count; 0 where none does (Eqn. 4 would be 0 / 0)."""
+    return torch.where(mask, per_row, 0.0).sum() / mask.sum().clamp(min=1)
+
+
+def descend(theta: Theta, slope: Theta, mask: Tensor, lr: Tensor, l2: float) -> Theta:
+    """One step; a client without a row that counts takes none."""
+    step = torch.where(mask.any(), lr, 0.0)
+    return tree.map_tensors(lambda a, g: a - step * (g + l2 * a), theta, slope)
+
+
+def local_loss(theta: Theta, part: Part, rest: Rows, batch: Batch) -> Tensor:
+    """The client's loss with its own embedding fresh and the others' as they came (Eqn. 4)."""
+    joint = part.place(embed(part, theta, batch)) + rest.value
+    assert batch.y is not None
+    return mean_over(rest.mask, part.loss.rows(part.scores(theta, joint), batch.y))
+
+
+def sgd_step(part: Part, theta: Theta, rest: Rows, batch: Batch, lr: Tensor, l2: float) -> Theta:
+    """Eqn. 5."""
+    return descend(theta, grad(local_loss)(theta, part, rest, batch), rest.mask, lr, l2)
+
+
+def local_sgd(part: Part, theta: Theta, rest: Rows, batch: Batch, lr: Tensor, l2: float) -> Theta:
+    """Lines 25-29: one step for each entry of lr, on the same rows or on those of that step."""
+    fresh = batch.mask.ndim == 2
+    for q, eta in enumerate(lr):
+        rest_q, batch_q = (rest, batch) if not fresh else (_step(rest, q), _step(batch, q))
+        theta = sgd_step(part, theta, rest_q, batch_q, eta, l2)
+    return theta
+
+
+def _step(rows: T, q: int) -> T:
+    return tree.map_tensors(lambda a: a[q], rows)
+
+
+def nothing_from_others(part: Part, batch: Batch) -> Rows:
+    """The rest, for a silo that trains alone."""
+    zeros = torch.zeros(part.shapes.joint, dtype=part.shapes.dtype, device=batch.mask.device)
+    return Rows(zeros.expand(*batch.mask.shape, -1), batch.mask)

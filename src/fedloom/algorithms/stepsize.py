@@ -1,0 +1,73 @@
+"""Step sizes: eta as a function of the local iteration t (a round has Q of them)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..errors import SettingError
+
+
+class StepSize(Protocol):
+    """eta(t)."""
+
+    def __call__(self, t: int) -> float: ...
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The same step size throughout; a plain number means this."""
+
+    lr: float
+
+    def __call__(self, t: int) -> float:
+        return self.lr
+
+
+@dataclass(frozen=True)
+class StepDecay:
+    """lr, multiplied by `factor` after every `every` iterations."""
+
+    lr: float
+    factor: float
+    every: int
+
+    def __call__(self, t: int) -> float:
+        return self.lr * self.factor ** (t // self.every)
+
+
+@dataclass(frozen=True)
+class InverseSqrt:
+    """lr / sqrt(1 + t / scale): the decay of the O(1 / sqrt(R)) rate without knowing R."""
+
+    lr: float
+    scale: float = 1.0
+
+    def __call__(self, t: int) -> float:
+        return self.lr / math.sqrt(1 + t / self.scale)
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """From lr to `floor` along half a cosine over `steps` iterations, `floor` afterwards."""
+
+    lr: float
+    steps: int
+    floor: float = 0.0
+
+    def __call__(self, t: int) -> float:
+        done = min(t / self.steps, 1.0)
+        return self.floor + (self.lr - self.floor) * (1 + math.cos(math.pi * done)) / 2
+
+
+def step_size(lr: float | StepSize) -> StepSize:
+    """A number as a constant step size; refuses what would not train."""
+    rule = lr if callable(lr) else Constant(lr)
+    first = rule(0)
+    if not (math.isfinite(first) and first > 0):
+        raise SettingError(f"lr must be a positive number, not {first}")
+    for name in ("every", "steps", "scale", "factor"):
+        if getattr(rule, name, 1) <= 0:
+            raise SettingError(f"lr: {name} must be positive, not {getattr(rule, name)}")
+    return rule

@@ -1,0 +1,199 @@
+"""TDCD, tiered decentralized coordinate descent.
+
+Das, Castiglia, Wang, Patterson: Cross-Silo Federated Learning for Multi-Tier Networks with Vertical
+and Horizontal Data Partitioning, Algorithm 1 (line numbers below); and its first form, Das &
+Patterson, ICASSP 2021.
+
+Readings of the papers:
+- One minibatch reused for the Q steps of a round is the journal's form, Q fresh ones are ICASSP's.
+- Line 32 prints theta^t where theta^{t+1} is meant: average after the Q-th step.
+- Eqn. 4 divides by the client's own rows in the minibatch; a client without any takes no step and
+  is still counted in the mean ("uniform"). "participants" counts clients with rows only, and speaks
+  only to them; "rows" weighs clients by their rows.
+- Every party derives the minibatch ids from a common stream; line 11 sends the model alone.
+- A head shared by all silos is a replica in every hub's block: clients train it with their block,
+  hubs average the replicas.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Self
+
+import torch
+from torch import Tensor
+
+from .. import tree
+from ..data.placement import Placement
+from ..federation.fabric import Fabric
+from ..federation.messages import Kind
+from ..federation.placed import AtClients, AtHubs, Batch, Rows
+from ..models.task import Part, Task, Theta
+from ..registry import algorithms
+from . import local
+from .base import Bill, Draw, Facts, MinibatchSGD, State, Step, Twin, choose, need_labels, tally
+
+MODEL = Kind("model", "the hub's block of the model, to its own clients")
+EMBEDDING = Kind("embedding", "a client's embeddings of its rows in the minibatch", "embedding")
+HUB_EMBEDDING = Kind("hub-embedding", "a silo's embeddings of the minibatch", "embedding")
+REST = Kind("rest", "sum of the other silos' embeddings, of the client's own rows", "joint")
+UPDATE = Kind("update", "a client's block after its local steps")
+HEAD = Kind("head", "a hub's replica of the shared head")
+
+Weighting = Literal["uniform", "participants", "rows"]
+
+
+@dataclass(frozen=True)
+class TieredSGD(MinibatchSGD):
+    """What algorithms share whose hubs average their clients' blocks."""
+
+    weighting: Weighting = "uniform"
+
+    def check(self, task: Task, placement: Placement) -> None:
+        super().check(task, placement)
+        choose("weighting", self.weighting, ("uniform", "participants", "rows"))
+
+    def start(self, fed: Fabric) -> State:
+        return State(fed.at_hubs(local.initial, fed.part, fed.known(fed.streams)))
+
+    def to_clients(self, fed: Fabric, theta: AtHubs[Theta], draw: Draw) -> AtClients[Theta]:
+        """Lines 11-12."""
+        holding = draw.rows if self.weighting == "participants" else None
+        return fed.to_clients(MODEL, theta, holding)
+
+    def average(
+        self, fed: Fabric, theta_k: AtClients[Theta], state: State, rows_k: AtClients[Tensor]
+    ) -> AtHubs[Theta]:
+        """Line 32. `rows_k`: how many of each client's rows counted."""
+        weight_k = None
+        if self.weighting != "uniform":
+            weight_k = fed.at_clients(self.weigh, fed.part, rows_k)
+        return fed.mean(UPDATE, theta_k, otherwise=state.theta, weight=weight_k)
+
+    def weigh(self, part: Part, rows: Tensor) -> Tensor:
+        return (rows if self.weighting == "rows" else rows > 0).to(part.shapes.dtype)
+
+    def local_sgd(self, part: Part, theta: Theta, rest: Rows, batch: Batch, lr: Tensor) -> Theta:
+        return local.local_sgd(part, theta, rest, batch, lr, self.l2)
+
+    def blocks(self, fed: Fabric, state: State) -> dict[str, Theta]:
+        return fed.read(state.theta)
+
+    def talking(self, facts: Facts) -> dict[str, int]:
+        """How many clients each hub speaks to in a round."""
+        return dict(facts.holders if self.weighting == "participants" else facts.clients)
+
+    def update_bytes(self, facts: Facts) -> int:
+        weight = 0 if self.weighting == "uniform" else facts.shapes.dtype.itemsize
+        return sum(k * (facts.model[silo] + weight) for silo, k in self.talking(facts).items())
+
+
+@algorithms.register("tdcd")
+@dataclass(frozen=True)
+class TDCD(TieredSGD):
+    """Labels at every client; embeddings at every hub."""
+
+    def check(self, task: Task, placement: Placement) -> None:
+        super().check(task, placement)
+        need_labels(
+            placement,
+            placement.topology.silos,
+            "TDCD takes labels at every client; with labels in one silo, use tdcd-private-labels",
+        )
+
+    def round(self, fed: Fabric, state: State, draw: Draw) -> State:
+        part, batch_k, rows = fed.part, draw.batch_k, draw.rows
+        theta_k = self.to_clients(fed, state.theta, draw)  # 11-12
+        phi_k = fed.at_clients(local.embed, part, theta_k, batch_k)  # 13
+        phi = fed.gather(EMBEDDING, phi_k, rows)  # 17
+        phis = fed.exchange(HUB_EMBEDDING, phi)  # 18
+        rest = fed.at_hubs(local.sum_of_others, part, phis)  # 19
+        rest_k = fed.scatter(REST, rest, rows)  # 22
+        theta_k = fed.at_clients(self.local_sgd, part, theta_k, rest_k, batch_k, draw.lr)  # 25-29
+        theta = self.average(fed, theta_k, state, fed.at_clients(counted, rest_k))  # 32
+        return State(share_head(fed, theta))
+
+    def predict(self, fed: Fabric, state: State, step: Step) -> AtHubs[Rows]:
+        return predict_jointly(fed, state, step)
+
+    def bill(self, facts: Facts) -> Bill:
+        talking = self.talking(facts)
+        n, k, s = len(talking), sum(talking.values()), self.rows_of_round(facts.size)
+        embeddings = s * sum(facts.row("embedding", j) for j in talking)
+        rest = s * sum(facts.row("joint", j) + 1 for j in talking)
+        return tally(
+            ("bottom", "down", MODEL, k, sum(talking[j] * facts.model[j] for j in talking)),
+            ("bottom", "up", EMBEDDING, k, embeddings),
+            ("top", "across", HUB_EMBEDDING, n * (n - 1), (n - 1) * (embeddings + n * s)),
+            ("bottom", "down", REST, k, rest),
+            ("bottom", "up", UPDATE, k, self.update_bytes(facts)),
+            ("top", "across", HEAD, n * (n - 1) if facts.head else 0, n * (n - 1) * facts.head),
+        )
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        return [
+            cls(local_steps=3, lr=0.2, batch=12),
+            cls(local_steps=2, lr=0.2, batch=9, minibatch="fresh", weighting="rows", l2=0.05),
+            cls(local_steps=2, lr=0.2, batch=5, weighting="participants"),
+            cls(local_steps=1, lr=0.2, batch=None, l2=0.1),
+        ]
+
+    @classmethod
+    def twins(cls) -> list[Twin]:
+        from .alone import Alone
+        from .central import Central
+
+        one_step = cls(local_steps=1, lr=0.2, batch=9)
+        rows = cls(local_steps=1, lr=0.2, batch=None, weighting="rows", l2=0.1)
+        many = cls(local_steps=4, lr=0.2, batch=9)
+        fresh = cls(local_steps=3, lr=0.2, batch=9, minibatch="fresh")
+        return [
+            Twin("K = Q = 1: SGD", one_step, Central(local_steps=1, lr=0.2, batch=9), 3, 1),
+            Twin(
+                "Q = 1, full batch, clients weighted by rows: gradient descent on the pooled model",
+                rows,
+                Central(local_steps=1, lr=0.2, batch=None, l2=0.1),
+                3,
+                4,
+            ),
+            Twin("N = 1: local SGD", many, Alone(local_steps=4, lr=0.2, batch=9), 1, 4),
+            Twin(
+                "N = 1, fresh: local SGD",
+                fresh,
+                Alone(local_steps=3, lr=0.2, batch=9, minibatch="fresh"),
+                1,
+                4,
+            ),
+        ]
+
+
+def counted(rest: Rows) -> Tensor:
+    """How many of the client's rows counted in this round."""
+    return rest.mask.sum()
+
+
+def predict_jointly(fed: Fabric, state: State, step: Step) -> AtHubs[Rows]:
+    """Clients embed, hubs exchange and add up: the joint prediction at every hub."""
+    theta_k = fed.to_clients(MODEL, state.theta)
+    phi_k = fed.at_clients(local.embed, fed.part, theta_k, step.batch_k)
+    phis = fed.exchange(HUB_EMBEDDING, fed.gather(EMBEDDING, phi_k, step.rows))
+    return fed.at_hubs(local.joint_scores, fed.part, state.theta, phis)
+
+
+def share_head(fed: Fabric, theta: AtHubs[Theta]) -> AtHubs[Theta]:
+    """Hubs average their replicas of the head, in hub order, so that replicas stay equal."""
+    if not fed.has_head:
+        return theta
+    heads = fed.exchange(HEAD, fed.at_hubs(_head_of, theta))
+    return fed.at_hubs(_with_mean_head, theta, heads)
+
+
+def _head_of(theta: Theta) -> dict[str, Tensor]:
+    return theta.head
+
+
+def _with_mean_head(theta: Theta, heads: dict[str, dict[str, Tensor]]) -> Theta:
+    replicas = list(heads.values())
+    mean = tree.map_tensors(lambda *each: torch.stack(each).sum(0) / len(each), *replicas)
+    return theta._replace(head=mean)

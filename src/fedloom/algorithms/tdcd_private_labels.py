@@ -1,0 +1,206 @@
+"""TDCD with labels in one silo only (journal, Remark 2).
+
+At every local step, all silos send their fresh embeddings to the silo that holds the labels; its
+clients differentiate the loss of their own rows, once for every silo (own embedding fresh, the
+others' as at the start of the round), and the derivatives travel back. The iterates are those of
+TDCD; the bill is higher.
+
+It keeps labels where they are, it does not hide them: with cross-entropy the negative entry of a
+row's derivative is its label. And it has no form with a trainable head: only the label silo could
+train it, which is another algorithm (split learning).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple, Self
+
+import torch
+from torch import Tensor
+from torch.func import grad
+
+from ..data.placement import Placement
+from ..errors import ModelError, SettingError, nearest
+from ..federation.fabric import Fabric
+from ..federation.messages import Kind
+from ..federation.placed import AtClients, AtHubs, Batch, Rows
+from ..models.task import Part, Task, Theta
+from ..registry import algorithms
+from . import local
+from .base import Bill, Draw, Facts, State, Step, Twin, need_labels, tally
+from .tdcd import (
+    EMBEDDING,
+    HUB_EMBEDDING,
+    MODEL,
+    TDCD,
+    UPDATE,
+    TieredSGD,
+    predict_jointly,
+)
+
+SCORES = Kind("scores", "joint scores as each silo sees them, to the label holders", "views")
+DERIVATIVE = Kind("derivative", "derivatives of the loss, from the label holders", "views")
+HUB_DERIVATIVE = Kind("hub-derivative", "a silo's derivatives, from the label silo", "joint")
+GRADIENT = Kind("gradient", "the derivatives of a client's own rows", "joint")
+
+
+@algorithms.register("tdcd-private-labels")
+@dataclass(frozen=True)
+class TDCDPrivateLabels(TieredSGD):
+    """TDCD whose labels stay in the silo `labels_at` (default: the first silo)."""
+
+    labels_at: str | None = None
+
+    takes_head: ClassVar[bool] = False
+
+    def check(self, task: Task, placement: Placement) -> None:
+        super().check(task, placement)
+        silos = placement.topology.silos
+        if self.labels_at is not None and self.labels_at not in silos:
+            raise SettingError(f"labels_at: {self.labels_at!r}{nearest(self.labels_at, silos)}")
+        if task.head is not None:
+            raise ModelError(
+                "tdcd-private-labels has no form with a trainable head: let the blocks give scores"
+            )
+        holder = self.labels_at or silos[0]
+        need_labels(placement, (holder,), "labels_at must name the silo that holds them")
+
+    def round(self, fed: Fabric, state: State, draw: Draw) -> State:
+        holder, part = self.labels_at or fed.silos[0], fed.part
+        label = fed.within(holder)
+        theta_k = self.to_clients(fed, state.theta, draw)
+        fresh = stale = embeddings(fed, theta_k, Step(draw.batch_k, draw.rows), holder)
+        work_k = fed.at_clients(begin, theta_k)
+        for q, step in enumerate(draw.steps):
+            if q > 0:
+                theta_k = fed.at_clients(theta_of, work_k)
+                fresh = embeddings(fed, theta_k, step, holder)
+            z = fed.at(holder, views, part, fed.known((q, step.rows.size)), fresh, stale)
+            z_k = label.scatter(SCORES, z, step.rows)
+            dz = label.gather(
+                DERIVATIVE, label.at_clients(derivatives, part, z_k, step.batch_k), step.rows
+            )
+            slopes = fed.at(holder, by_silo, fed.known(fed.silos), z, dz)
+            slope_k = fed.scatter(
+                GRADIENT, fed.spread(HUB_DERIVATIVE, slopes, frm=holder), step.rows
+            )
+            eta = fed.known(draw.lr.value[q])
+            work_k = fed.hold(fed.at_clients(self.push, part, work_k, slope_k, step.batch_k, eta))
+        theta_k, rows_k = fed.at_clients(theta_of, work_k), fed.at_clients(rows_of, work_k)
+        return State(self.average(fed, theta_k, state, rows_k))
+
+    def push(self, part: Part, work: Work, slope: Rows, batch: Batch, lr: Tensor) -> Work:
+        """Eqn. 5, with the derivative of the loss given instead of taken."""
+        down = grad(pulled)(work.theta, part, slope, batch)
+        rows = slope.mask.sum() + (work.rows if self.minibatch == "fresh" else 0)
+        return Work(local.descend(work.theta, down, slope.mask, lr, self.l2), rows)
+
+    def predict(self, fed: Fabric, state: State, step: Step) -> AtHubs[Rows]:
+        return predict_jointly(fed, state, step)
+
+    def bill(self, facts: Facts) -> Bill:
+        talking = self.talking(facts)
+        n, k, q = len(talking), sum(talking.values()), self.local_steps
+        holder = self.labels_at or next(iter(talking))
+        steps = q * self.rows_of_step(facts.size)
+        rows = self.rows_of_round(facts.size) + steps - self.rows_of_step(facts.size)  # embedded
+        wide = {j: facts.row("embedding", j) for j in talking}
+        others = sum(wide[j] + 1 for j in talking if j != holder)
+        views, joint = facts.row("views", holder), facts.row("joint", holder)
+        return tally(
+            ("bottom", "down", MODEL, k, sum(talking[j] * facts.model[j] for j in talking)),
+            ("bottom", "up", EMBEDDING, q * k, rows * sum(wide.values())),
+            ("top", "up", HUB_EMBEDDING, q * (n - 1), rows * others),
+            ("bottom", "down", SCORES, q * talking[holder], steps * (views + 1)),
+            ("bottom", "up", DERIVATIVE, q * talking[holder], steps * views),
+            ("top", "down", HUB_DERIVATIVE, q * (n - 1), steps * (n - 1) * (joint + 1)),
+            ("bottom", "down", GRADIENT, q * k, steps * n * (joint + 1)),
+            ("bottom", "up", UPDATE, k, self.update_bytes(facts)),
+        )
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        return [
+            cls(local_steps=3, lr=0.2, batch=12),
+            cls(local_steps=2, lr=0.2, batch=9, minibatch="fresh", weighting="rows", l2=0.05),
+            cls(local_steps=2, lr=0.2, batch=5, weighting="participants"),
+        ]
+
+    @classmethod
+    def twins(cls) -> list[Twin]:
+        return [
+            Twin("shared labels: TDCD", mine, TDCD(**shared), 3, 4)
+            for mine in cls.examples()
+            if (shared := {name: v for name, v in vars(mine).items() if name != "labels_at"})
+        ]
+
+
+class Work(NamedTuple):
+    """A client's block on its way through a round, and how many of its rows counted."""
+
+    theta: Theta
+    rows: Tensor
+
+
+def begin(theta: Theta) -> Work:
+    return Work(theta, torch.zeros_like(next(iter(theta.block.values())), dtype=torch.int64).sum())
+
+
+def theta_of(work: Work) -> Theta:
+    return work.theta
+
+
+def rows_of(work: Work) -> Tensor:
+    return work.rows
+
+
+def embeddings(
+    fed: Fabric, theta_k: AtClients[Theta], step: Step, holder: str
+) -> AtHubs[dict[str, Rows]]:
+    """Every silo's embeddings of a minibatch, at the label silo's hub."""
+    phi_k = fed.at_clients(local.embed, fed.part, theta_k, step.batch_k)
+    return fed.collect(HUB_EMBEDDING, fed.gather(EMBEDDING, phi_k, step.rows), to=holder)
+
+
+def views(
+    part: Part, step: tuple[int, int], fresh: dict[str, Rows], stale: dict[str, Rows]
+) -> Rows:
+    """The joint scores as every silo sees them: its own embedding fresh, the others' stale."""
+    fresh, stale = of_step(step, fresh), of_step(step, stale)
+    seen = []
+    for silo, phi in fresh.items():
+        rest = local.sum_of_others(replace(part, silo=silo), stale)
+        seen.append(part.place(phi.value, silo) + rest.value)
+    everywhere = [phi.mask for phi in (*fresh.values(), *stale.values())]
+    return Rows(torch.stack(seen, 1), torch.stack(everywhere).all(0))
+
+
+def of_step(step: tuple[int, int], phis: dict[str, Rows]) -> dict[str, Rows]:
+    """The rows of local step q, where the minibatches of all steps came together."""
+    q, size = step
+    return {
+        silo: phi if len(phi.mask) == size else Rows(*(a[q * size : (q + 1) * size] for a in phi))
+        for silo, phi in phis.items()
+    }
+
+
+def derivatives(part: Part, z: Rows, batch: Batch) -> Tensor:
+    """dl/dz of every row, for every silo's view of it: [b, N, d]."""
+    assert batch.y is not None
+    return grad(total_loss)(z.value, part, batch.y)
+
+
+def total_loss(z: Tensor, part: Part, y: Tensor) -> Tensor:
+    return torch.stack([part.loss.rows(view, y).sum() for view in z.unbind(1)]).sum()
+
+
+def by_silo(silos: tuple[str, ...], z: Rows, dz: Rows) -> dict[str, Rows]:
+    """Each silo's own derivatives."""
+    mask = z.mask & dz.mask
+    return {silo: Rows(dz.value[:, j], mask) for j, silo in enumerate(silos)}
+
+
+def pulled(theta: Theta, part: Part, slope: Rows, batch: Batch) -> Tensor:
+    """A function of theta with the gradient of the loss: the derivatives pulled back through h."""
+    along = (local.embed(part, theta, batch) * slope.value).sum(-1)
+    return local.mean_over(slope.mask, along)

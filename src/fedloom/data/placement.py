@@ -1,0 +1,208 @@
+"""Which client of which silo holds which rows.
+
+`Placement` is the view from above that a simulation has: every silo's rows in one canonical order
+(sorted by id), and who owns each row, independently in every silo. A party sees only its `View`:
+a client its own rows, a hub which rows its own clients hold, everyone how many rows are common.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ..errors import DataError
+from ..federation.topology import Client, Party, Topology, known_to, title
+
+Ids = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """What one client holds: ids, features (a row each), and labels where it has them."""
+
+    ids: Any
+    x: Any
+    y: Any = None
+
+
+@dataclass(frozen=True)
+class View:
+    """What some parties may know of a placement."""
+
+    silos: tuple[str, ...]
+    clients: Mapping[str, tuple[str, ...]]  # names, of the silos these parties belong to
+    size: int  # how many rows are common
+    rows: Mapping[Client, Tensor]  # canonical row numbers, where known
+    x: Mapping[Client, Tensor]  # features, of these parties themselves
+    y: Mapping[Client, Tensor | None]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """All rows of all silos, from above. Build it with `Placement.of`."""
+
+    topology: Topology
+    ids: Ids
+    owner: Mapping[str, Tensor]  # silo -> [M] the place of each row's client in the silo's order
+    x: Mapping[str, Tensor]  # silo -> [M, ...]
+    y: Mapping[str, Tensor | None]  # silo -> [M, ...] or None where the silo has no labels
+
+    @staticmethod
+    def of(shards: Mapping[str, Mapping[str, Shard]], server: bool = False) -> Placement:
+        """Check and join the clients' shards: {silo: {client: Shard}}."""
+        topology = Topology({silo: tuple(held) for silo, held in shards.items()}, server)
+        joined = {silo: _join(silo, held) for silo, held in shards.items()}
+        silos = topology.silos
+        ids = joined[silos[0]].ids
+        if not len(ids):
+            raise DataError(f"silo {silos[0]} holds no rows")
+        for silo in silos[1:]:
+            _same_ids(silos[0], ids, silo, joined[silo].ids)
+        labelled = [silo for silo in silos if joined[silo].y is not None]
+        for silo in labelled[1:]:
+            _same_labels(labelled[0], joined[labelled[0]].y, silo, joined[silo].y)
+        return Placement(
+            topology,
+            ids,
+            {silo: joined[silo].owner for silo in silos},
+            {silo: joined[silo].x for silo in silos},
+            {silo: joined[silo].y for silo in silos},
+        )
+
+    @property
+    def size(self) -> int:
+        """M, the number of common rows."""
+        return len(self.ids)
+
+    def labels(self) -> Tensor:
+        """Labels in canonical order, from the first silo that has them."""
+        for y in self.y.values():
+            if y is not None:
+                return y
+        raise DataError("no silo holds labels")
+
+    def shards(self) -> dict[str, dict[str, Shard]]:
+        """Back to what each client holds."""
+        return {
+            silo: {
+                client.name: self._shard(silo, place)
+                for place, client in enumerate(self.topology.of(silo))
+            }
+            for silo in self.topology.silos
+        }
+
+    def _shard(self, silo: str, place: int) -> Shard:
+        mine = self.owner[silo] == place
+        y = self.y[silo]
+        return Shard(self.ids[mine.numpy()], self.x[silo][mine], None if y is None else y[mine])
+
+    def view(self, parties: Sequence[Party]) -> View:
+        """What these parties together know."""
+        known = known_to(self.topology, parties)
+        rows = {
+            client: (self.owner[silo] == place).nonzero()[:, 0]
+            for silo, names in known.items()
+            for place, client in enumerate(self.topology.of(silo))
+            if client.name in names
+        }
+        own = [party for party in parties if isinstance(party, Client)]
+        x = {client: self.x[client.silo][rows[client]] for client in own}
+        y: dict[Client, Tensor | None] = {}
+        for client in own:
+            labels = self.y[client.silo]
+            y[client] = None if labels is None else labels[rows[client]]
+        return View(self.topology.silos, known, self.size, rows, x, y)
+
+
+@dataclass(frozen=True)
+class _Joined:
+    ids: Ids
+    owner: Tensor
+    x: Tensor
+    y: Tensor | None
+
+
+def _tensor(what: str, values: Any, where: str) -> Tensor:
+    try:
+        values = torch.as_tensor(np.asarray(values) if isinstance(values, list) else values)
+    except (TypeError, ValueError) as problem:
+        raise DataError(f"{where}: {what} are not numbers ({problem})") from None
+    if values.is_floating_point() and not bool(torch.isfinite(values).all()):
+        bad = (~torch.isfinite(values)).reshape(len(values), -1).any(1).sum()
+        raise DataError(f"{where}: NaN or infinity in the {what} of {int(bad)} rows")
+    return values
+
+
+def _join(silo: str, held: Mapping[str, Shard]) -> _Joined:
+    ids, x, y, owner = [], [], [], []
+    for place, (name, shard) in enumerate(held.items()):
+        where = title(Client(silo, name))
+        mine = np.asarray(shard.ids)
+        if mine.ndim != 1:
+            raise DataError(f"{where}: ids must be a list, one a row")
+        repeated = len(mine) - len(np.unique(mine))
+        if repeated:
+            raise DataError(f"{where}: {repeated} ids occur more than once")
+        owner.append(np.full(len(mine), place))
+        if not len(mine):
+            continue  # a client without rows is allowed: it takes no step
+        ids.append(mine)
+        x.append(_tensor("features", shard.x, where))
+        if len(x[-1]) != len(mine):
+            raise DataError(f"{where}: {len(mine)} ids, {len(x[-1])} rows of features")
+        if shard.y is not None:
+            y.append(_tensor("labels", shard.y, where))
+            if len(y[-1]) != len(mine):
+                raise DataError(f"{where}: {len(mine)} ids, {len(y[-1])} labels")
+        if len({(tuple(part.shape[1:]), part.dtype) for part in x}) > 1:
+            raise DataError(f"{where}: features differ in shape or type from the silo's others")
+    if not ids:
+        raise DataError(f"silo {silo} holds no rows")
+    if len({part.dtype.kind for part in ids}) > 1:
+        raise DataError(f"silo {silo}: ids are numbers at some clients and text at others")
+    if y and len(y) != len(x):
+        raise DataError(f"silo {silo}: some clients have labels and some have none")
+    all_ids, owners = np.concatenate(ids), np.concatenate(owner)
+    order = np.argsort(all_ids, kind="stable")
+    all_ids, owners = all_ids[order], owners[order]
+    twice = np.flatnonzero(all_ids[1:] == all_ids[:-1])
+    if len(twice):
+        names = list(held)
+        pairs = {(names[owners[i]], names[owners[i + 1]]) for i in twice}
+        between = ", ".join(f"{a} and {b}" for a, b in sorted(pairs)[:5])
+        raise DataError(f"silo {silo}: {len(twice)} ids are held twice, by clients {between}")
+    by_id = torch.from_numpy(order)
+    return _Joined(
+        all_ids,
+        torch.from_numpy(owners.astype(np.int64)),
+        torch.cat(x)[by_id],
+        torch.cat(y)[by_id] if y else None,
+    )
+
+
+def _same_ids(first: str, ids: Ids, other: str, others: Ids) -> None:
+    if ids.dtype.kind != others.dtype.kind:
+        raise DataError(f"ids are of different types in silos {first} and {other}")
+    for here, mine, there, theirs in ((first, ids, other, others), (other, others, first, ids)):
+        lacking = int(np.isin(theirs, mine, invert=True).sum())
+        if lacking:
+            raise DataError(
+                f"silo {here} lacks {lacking} of the {len(theirs)} ids that silo {there} holds: "
+                "keep the ids that all silos have"
+            )
+
+
+def _same_labels(first: str, labels: Tensor | None, other: str, others: Tensor | None) -> None:
+    assert labels is not None
+    assert others is not None
+    if labels.shape != others.shape:
+        raise DataError(f"labels have different shapes in silos {first} and {other}")
+    differ = int((labels != others).reshape(len(labels), -1).any(1).sum())
+    if differ:
+        raise DataError(f"labels disagree between silos {first} and {other} on {differ} rows")

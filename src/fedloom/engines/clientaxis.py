@@ -1,0 +1,229 @@
+"""The client axis: the only file that knows that clients lie along the first axis of a tensor.
+
+A value at clients is lazy: a description of what each client would compute. It is computed for a
+chunk of a silo's clients at a time. Ragged rows are padded and masked, and local work is
+`torch.func.vmap` over the chunk; a chunk of one client is a plain call, and so is each client's
+work with an argument that says `loop_only`.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from .. import tree
+from ..federation.local import Local
+from ..federation.placed import AtClients, Batch, RowMap, Rows
+from ..federation.schedule import Bools
+from ..rng import Ints
+
+Call = Callable[[Local, str, Sequence[Any]], Any]
+
+
+class Value(NamedTuple):
+    """A chunk's value: one tree with a leading client axis, or one for all its clients alike."""
+
+    tree: Any
+    stacked: bool
+
+    def each(self, count: int) -> list[Any]:
+        """One tree a client."""
+        if not self.stacked:
+            return [self.tree] * count
+        return [tree.map_tensors(lambda a, i=i: a[i], self.tree) for i in range(count)]
+
+    def sum(self, weights: Tensor | None, count: int) -> Any:
+        """Weighted sum over the clients."""
+        if not self.stacked:
+            return tree.scale(self.tree, count if weights is None else weights.sum())
+        if weights is None:
+            return tree.map_tensors(lambda a: a.sum(0), self.tree)
+        return tree.map_tensors(lambda a: torch.tensordot(weights.to(a.dtype), a, 1), self.tree)
+
+
+@dataclass
+class Chunk:
+    """Some clients of a silo, by their place in it, and what was computed for them so far."""
+
+    silo: str
+    places: Ints
+    memo: dict[int, Value] = field(default_factory=dict)
+
+
+class Lazy(AtClients):
+    """What each client would compute. `has` says which clients have it."""
+
+    has: Mapping[str, Bools]
+
+    def shapes(self, silo: str) -> Sequence[Any] | None:
+        """For each client something that differs where shapes do: clients of different shapes
+        cannot share a chunk. None where all are alike."""
+        return None
+
+    def value(self, chunk: Chunk) -> Value:
+        if id(self) not in chunk.memo:
+            chunk.memo[id(self)] = self._compute(chunk)
+        return chunk.memo[id(self)]
+
+    @abstractmethod
+    def _compute(self, chunk: Chunk) -> Value: ...
+
+
+class Same(Lazy):
+    """One value for all clients of a silo: passed to vmap as it is."""
+
+    def __init__(self, values: Mapping[str, Any], has: Mapping[str, Bools]):
+        self._values, self.has = values, has
+
+    def _compute(self, chunk: Chunk) -> Value:
+        return Value(self._values[chunk.silo], False)
+
+
+class Each(Lazy):
+    """A value of its own for each client, computed already; shapes may differ."""
+
+    def __init__(self, values: Mapping[str, Mapping[int, Any]], clients: Mapping[str, int]):
+        self._values = values
+        self.has = {
+            silo: np.isin(np.arange(clients[silo]), list(mine)) for silo, mine in values.items()
+        }
+
+    def shapes(self, silo: str) -> Sequence[Any]:
+        mine = self._values[silo]
+        return [
+            tree.signature(mine[place]) if there else None
+            for place, there in enumerate(self.has[silo])
+        ]
+
+    def _compute(self, chunk: Chunk) -> Value:
+        mine = [self._values[chunk.silo][int(place)] for place in chunk.places]
+        return Value(tree.map_tensors(lambda *each: torch.stack(each), *mine), True)
+
+
+class Mapped(Lazy):
+    """Local work on lazy values. What depends on no client is computed once for all."""
+
+    def __init__(self, call: Call, f: Local, values: Sequence[Lazy]):
+        self._call, self._f, self._values = call, f, values
+        silos = set.intersection(*(set(value.has) for value in values))
+        self.has = {
+            silo: np.logical_and.reduce([value.has[silo] for value in values]) for silo in silos
+        }
+
+    def shapes(self, silo: str) -> Sequence[Any] | None:
+        known = [s for s in (value.shapes(silo) for value in self._values) if s is not None]
+        return list(zip(*known, strict=True)) if known else None
+
+    def _compute(self, chunk: Chunk) -> Value:
+        args = [value.value(chunk) for value in self._values]
+        trees = [arg.tree for arg in args]
+        where = f"{len(chunk.places)} clients of silo {chunk.silo}"
+        if not any(arg.stacked for arg in args):
+            return Value(self._call(self._f, where, trees), False)
+        count = len(chunk.places)
+        if count > 1 and not any(getattr(arg, "loop_only", False) for arg in trees):
+            dims = tuple(tree.axes(arg.tree, 0 if arg.stacked else None) for arg in args)
+            return Value(self._call(vmap(self._f, in_dims=dims), where, trees), True)
+        each = zip(*(arg.each(count) for arg in args), strict=True)
+        results = [self._call(self._f, where, mine) for mine in each]
+        return Value(tree.map_tensors(lambda *a: torch.stack(a), *results), True)
+
+
+class Segments(RowMap):
+    """Which positions of a minibatch each client fills: positions sorted by client and step.
+
+    `ids` are [B] or [Q, B]; `padding` adds columns that mean nothing (a test uses it).
+    """
+
+    def __init__(
+        self,
+        ids: Tensor,
+        owner: Mapping[str, Ints],
+        clients: Mapping[str, int],
+        padding: int,
+        device: torch.device,
+    ):
+        self.size = ids.numel()
+        self.ids = ids.flatten().to(device)
+        self._lead = tuple(ids.shape[:-1])
+        self._padding, self._device = padding, device
+        steps = ids.shape[0] if self._lead else 1
+        step = np.repeat(np.arange(steps), ids.shape[-1])
+        rows = ids.flatten().numpy()
+        self._order: dict[str, Ints] = {}
+        self._starts: dict[str, Ints] = {}
+        self._counts: dict[str, Ints] = {}
+        for silo, owners in owner.items():
+            group = owners[rows] * steps + step
+            counts = np.bincount(group, minlength=clients[silo] * steps)
+            self._order[silo] = np.argsort(group, kind="stable")
+            self._counts[silo] = counts.reshape(-1, steps)
+            self._starts[silo] = (np.cumsum(counts) - counts).reshape(-1, steps)
+
+    def rows(self, silo: str) -> Ints:
+        """How many rows each client has here."""
+        return self._counts[silo].sum(1)
+
+    def positions(self, chunk: Chunk) -> tuple[Tensor, Tensor]:
+        """[c, b] or [c, Q, b] positions, and which of them are real. There is at least one column;
+        padding points at a real row, never at zeros, whose gradients may not be finite."""
+        counts = self._counts[chunk.silo][chunk.places][..., None]
+        column = np.arange(max(1, int(counts.max(initial=0))) + self._padding)
+        at = np.minimum(self._starts[chunk.silo][chunk.places][..., None] + column, self.size - 1)
+        real = column < counts
+        slots = self._order[chunk.silo][np.where(real, at, at[..., :1])]
+        shape = (len(chunk.places), *self._lead, len(column))
+        return self._tensor(slots.reshape(shape)), self._tensor(real.reshape(shape))
+
+    def _tensor(self, array: Any) -> Tensor:
+        return torch.from_numpy(array).to(self._device)
+
+    def put(self, chunk: Chunk, value: Value, rows: Tensor, mask: Tensor) -> None:
+        """Write a chunk's rows where they belong in the minibatch."""
+        slots, real = self.positions(chunk)
+        rows[slots[real]], mask[slots[real]] = value.tree[real], True
+
+    def real_rows(self, chunk: Chunk, value: Value) -> Tensor:
+        """A chunk's rows without padding, [rows, ...]."""
+        _, real = self.positions(chunk)
+        got = value.tree.shape[: real.ndim] if isinstance(value.tree, Tensor) else ()
+        if not value.stacked or got != real.shape:
+            raise ValueError(f"one entry for each of a client's rows is needed: {real.shape[1:]}")
+        return value.tree[real]
+
+
+class Taken(Lazy):
+    """Each client's rows of a silo's data, for a minibatch."""
+
+    def __init__(
+        self,
+        x: Mapping[str, Tensor],
+        y: Mapping[str, Tensor | None],
+        where: Segments,
+        has: Mapping[str, Bools],
+    ):
+        self._x, self._y, self._where, self.has = x, y, where, has
+
+    def _compute(self, chunk: Chunk) -> Value:
+        slots, mask = self._where.positions(chunk)
+        rows, y = self._where.ids[slots], self._y[chunk.silo]
+        return Value(Batch(self._x[chunk.silo][rows], None if y is None else y[rows], mask), True)
+
+
+class Scattered(Lazy):
+    """Each client's rows of a value at its hub."""
+
+    def __init__(self, rows: Mapping[str, Rows], where: Segments, has: Mapping[str, Bools]):
+        self._rows, self._where, self.has = rows, where, has
+
+    def _compute(self, chunk: Chunk) -> Value:
+        slots, mask = self._where.positions(chunk)
+        value, counts = self._rows[chunk.silo]
+        return Value(Rows(value[slots], counts[slots] & mask), True)

@@ -1,0 +1,116 @@
+"""What the party engine holds for its clients: values, positions of rows, data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..data.placement import View
+from ..errors import PlacementError
+from ..federation.messages import Key
+from ..federation.placed import AtClients, Batch, RowMap
+from ..federation.topology import Client, title
+from ..models.task import Shapes, Task
+
+
+class Held(AtClients):
+    """A value at each client hosted here."""
+
+    def __init__(self, values: Mapping[Client, Any]):
+        self.values = dict(values)
+
+    def get(self, client: Client, user: str) -> Any:
+        if client not in self.values:
+            raise PlacementError(f"{user} at {title(client)}: the value lives elsewhere")
+        value = self.values[client]
+        if not isinstance(value, Pending):
+            return value
+        if not value.settled:
+            raise PlacementError(
+                f"{user} uses the kept state of {title(client)} before its hub told whether it "
+                "counts: make a downward move first"
+            )
+        return value.value
+
+
+class Slots(RowMap):
+    """Positions of each known client's rows: [b], or [Q, b]; -1 is padding."""
+
+    def __init__(self, size: int, slots: Mapping[Client, Tensor]):
+        self.size = size
+        self.slots = slots
+
+    def has_rows(self, client: Client) -> bool:
+        return bool((self.slots[client] >= 0).any())
+
+
+class Pending:
+    """Client-held state whose fate the hub has yet to tell: `new` counts if the hub accepted the
+    move `key`, or a later one of that round."""
+
+    def __init__(self, new: Any, old: Any, key: Key):
+        self.new, self.old, self.key = new, old, key
+        self.value: Any = None
+        self.settled = False
+
+    def settle(self, receipt: Key | None) -> None:
+        mine = (
+            receipt is not None
+            and receipt.round == self.key.round
+            and receipt.move >= self.key.move
+        )
+        self.value, self.settled = (self.new if mine else self.old), True
+
+
+class Holdings:
+    """Rows of the clients known here, and the data of those hosted here."""
+
+    def __init__(self, view: View, task: Task, shapes: Shapes, device: torch.device):
+        self._shapes, self._device = shapes, device
+        self._index: dict[Client, Tensor] = {}
+        self._owner: dict[str, Tensor] = {}
+        self._place: dict[Client, int] = {}
+        for silo, names in view.clients.items():
+            owner = torch.full((view.size,), -1)
+            index = torch.full((view.size,), -1)
+            for place, client in enumerate(Client(silo, name) for name in names):
+                rows = view.rows[client]
+                owner[rows], index[rows] = place, torch.arange(len(rows))
+                self._place[client], self._index[client] = place, index
+            self._owner[silo] = owner
+        self._x = {client: self._features(client, x) for client, x in view.x.items()}
+        self._y = {
+            client: None if y is None else self._labels(task, y) for client, y in view.y.items()
+        }
+
+    def _features(self, client: Client, x: Tensor) -> Tensor:
+        shape, dtype = self._shapes.features[client.silo]
+        if not len(x):  # a client without rows still needs something to pad with
+            x = torch.full((1, *shape), 1 if dtype.is_floating_point else 0)
+        return x.to(dtype=dtype, device=self._device)
+
+    def _labels(self, task: Task, y: Tensor) -> Tensor:
+        shape, dtype = self._shapes.label
+        y = task.loss.labels(y, self._shapes.dtype) if len(y) else torch.zeros(1, *shape)
+        return y.to(dtype=dtype, device=self._device)
+
+    def slots(self, client: Client, ids: Tensor) -> Tensor:
+        """Positions of the client's rows; at least one column, so that no batch is empty."""
+        mine = (self._owner[client.silo][ids] == self._place[client]).reshape(-1, ids.shape[-1])
+        width = max(1, int(mine.sum(1).max()))
+        slots = torch.full((len(mine), width), -1)
+        for step, hits in enumerate(mine):
+            found = hits.nonzero()[:, 0]
+            slots[step, : len(found)] = found + step * ids.shape[-1]
+        return slots.reshape(*ids.shape[:-1], width).to(self._device)
+
+    def batch(self, client: Client, ids: Tensor, slots: Tensor) -> Batch:
+        """The rows in those slots; padding repeats the client's first row."""
+        mask = slots >= 0
+        rows = self._index[client][ids.flatten()[slots.clamp(min=0).cpu()]].to(self._device)
+        rows = torch.where(mask, rows, 0)
+        y = self._y[client]
+        return Batch(self._x[client][rows], None if y is None else y[rows], mask)

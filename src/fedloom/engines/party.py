@@ -1,0 +1,353 @@
+"""The party engine: any set of parties, every other link a transport.
+
+Where the source of a move is hosted, send; where its destination is hosted, receive. Hosting
+everyone over in-memory mailboxes makes it the reference engine; hosting one party makes it that
+party's program. A wait upwards ends by a deadline and becomes absence; a wait downwards or across
+ends by the message, by a later one, or by an abort.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import tree
+from ..data.placement import View
+from ..errors import AbortedError, LostError, ProtocolError, SettingError
+from ..federation.fabric import Fabric
+from ..federation.local import Local, argument, check_local, name_of
+from ..federation.messages import AT_THE_END, END, Key, Kind, Message
+from ..federation.placed import MISSING, AtClients, AtHubs, Batch, Placed, RowMap, Rows
+from ..federation.schedule import Moment, Schedule
+from ..federation.topology import Client, Party, title
+from ..models.task import Shapes, Task
+from ..transports.base import Transport
+from .held import Held, Holdings, Pending, Slots
+
+
+@dataclass(frozen=True)
+class Waits:
+    """How long to wait, in seconds. `up`: a client that has not answered by then is absent from
+    the rest of the round (None: everyone is waited for). `cap`: no wait at all lasts longer."""
+
+    up: float | None = None
+    cap: float = 60.0
+
+    def __post_init__(self) -> None:
+        if not self.cap > 0 or (self.up is not None and not 0 < self.up < self.cap):
+            raise SettingError(f"waits must satisfy 0 < up < cap, not up {self.up}, cap {self.cap}")
+
+
+class PartyEngine(Fabric):
+    """The verbs for the parties hosted here."""
+
+    def __init__(
+        self,
+        task: Task,
+        shapes: Shapes,
+        view: View,
+        *,
+        hosted: Iterable[Party],
+        transport: Transport,
+        seed: int,
+        schedule: Schedule,
+        waits: Waits | None = None,
+        device: torch.device | str = "cpu",
+    ):
+        super().__init__(
+            task,
+            shapes,
+            silos=view.silos,
+            hosted=hosted,
+            size=view.size,
+            seed=seed,
+            schedule=schedule,
+            device=torch.device(device),
+        )
+        self._transport = transport
+        self._waits = waits or Waits()
+        self._known = {
+            silo: [Client(silo, name) for name in names] for silo, names in view.clients.items()
+        }
+        self._own = {
+            silo: [client for client in clients if client in self.hosted]
+            for silo, clients in self._known.items()
+        }
+        self._rows = Holdings(view, task, shapes, self.device)
+        self._present: dict[Client, bool] = {}
+        self._accepted: dict[Client, Key] = {}
+        self._pending: dict[Client, list[Pending]] = {}
+
+    # Time
+
+    def begin(self, round: int) -> None:
+        super().begin(round)
+        moment = Moment(round)
+        for silo, clients in self._known.items():
+            names = [client.name for client in clients]
+            there = self.schedule.answers(moment, silo, names)
+            if silo in self.hosted:
+                mailbox = self._transport.mailbox(silo)
+                there &= [not mailbox.is_gone(client) for client in clients]
+                self.record.note(moment, silo, names, there)
+            self._present.update(zip(clients, map(bool, there), strict=True))
+
+    def finish(self) -> None:
+        for silo, clients in self._known.items():
+            if silo in self.hosted:
+                for client in clients:
+                    self._down_message(AT_THE_END, END, client, None)
+        for clients in self._own.values():
+            for client in clients:
+                self._from_hub(AT_THE_END, END, client)
+
+    def fail(self, problem: BaseException) -> None:
+        if not isinstance(problem, AbortedError):
+            where = ", ".join(title(party) for party in sorted(self.hosted, key=str)[:3])
+            self._transport.abort(f"{where}{' ...' if len(self.hosted) > 3 else ''}: {problem}")
+
+    # Values
+
+    def minibatch(self, ids: Tensor) -> tuple[AtClients[Batch], RowMap]:
+        slots = {
+            client: self._rows.slots(client, ids)
+            for silo in self.scope
+            for client in self._known.get(silo, [])
+        }
+        batch = {client: self._rows.batch(client, ids, slots[client]) for client in self._clients()}
+        return Held(batch), Slots(ids.numel(), slots)
+
+    def _read_clients(self, value: Placed) -> dict[Client, Any]:
+        assert isinstance(value, Held)
+        values = {client: value.get(client, "read") for client in value.values}
+        return {client: v for client, v in values.items() if v is not MISSING}
+
+    def place_clients(self, values: Mapping[Client, Any]) -> AtClients[Any]:
+        return Held({client: v for client, v in values.items() if client in self.hosted})
+
+    # Local work
+
+    def at_clients(self, f: Local, *values: Placed) -> AtClients[Any]:
+        check_local(f)
+        results: dict[Client, Any] = {}
+        for client in self._clients():
+            args = [argument(value, client, name_of(f)) for value in values]
+            missing = any(arg is MISSING for arg in args)
+            results[client] = MISSING if missing else self._call(f, title(client), args)
+        return Held(results)
+
+    def hold(self, value: AtClients[Any]) -> AtClients[Any]:
+        return value
+
+    def keep(self, new: AtClients[Any], old: AtClients[Any]) -> AtClients[Any]:
+        key = self._last_up()
+        kept: dict[Client, Any] = {}
+        for client in self._clients():
+            now = argument(new, client, "keep")
+            before = argument(old, client, "keep")
+            if now is MISSING or not self._present[client]:
+                kept[client] = before
+            elif client.silo in self.hosted:
+                kept[client] = now
+            else:
+                kept[client] = Pending(now, before, key)
+                self._pending.setdefault(client, []).append(kept[client])
+        return Held(kept)
+
+    # Down
+
+    def to_clients(
+        self, kind: Kind, value: AtHubs[Any], holding: RowMap | None = None
+    ) -> AtClients[Any]:
+        if holding is not None:
+            assert isinstance(holding, Slots)
+            for silo in self.scope:
+                for client in self._known.get(silo, []):
+                    self._present[client] &= holding.has_rows(client)
+        return self._down(kind, lambda hub, client: value.get(hub, kind.name))
+
+    def scatter(self, kind: Kind, rows: AtHubs[Rows], where: RowMap) -> AtClients[Rows]:
+        assert isinstance(where, Slots)
+
+        def own(hub: str, client: Client) -> Rows:
+            value, mask = rows.get(hub, kind.name)
+            real = where.slots[client][where.slots[client] >= 0]
+            return Rows(value[real], mask[real])
+
+        sent = self._down(kind, own)
+        assert isinstance(sent, Held)
+        return Held(
+            {
+                client: v if v is MISSING else self._padded(kind, client, v, where.slots[client])
+                for client, v in sent.values.items()
+            }
+        )
+
+    def _padded(self, kind: Kind, client: Client, rows: Rows, slots: Tensor) -> Rows:
+        """Rows in the layout of the client's slots, which only it needs."""
+        self._check_rows(kind, client.silo, rows.value, client.silo)
+        real = slots >= 0
+        value = rows.value.new_zeros(*slots.shape, *rows.value.shape[1:])
+        mask = torch.zeros_like(real)
+        value[real], mask[real] = rows.value, rows.mask
+        return Rows(value, mask)
+
+    def _spread_clients(self, kind: Kind, value: AtHubs[Any]) -> AtClients[Any]:
+        return self._down(kind, lambda hub, client: value.get(hub, kind.name)[client.name])
+
+    def _down(self, kind: Kind, payload: Callable[[str, Client], Any]) -> Held:
+        key, _ = self._next(kind)
+        for hub in self._hubs():
+            there = [client for client in self._known[hub] if self._present[client]]
+            sizes = 0
+            for client in there:
+                mine = payload(hub, client)
+                sizes += tree.nbytes(mine)
+                self._down_message(key, kind, client, mine)
+            self.ledger.book(self.round, "bottom", "down", kind, len(there), sizes)
+        return Held({client: self._from_hub(key, kind, client) for client in self._clients()})
+
+    def _down_message(self, key: Key, kind: Kind, client: Client, payload: Any) -> None:
+        receipt = self._accepted.get(client)
+        self._transport.send(Message(key, kind.name, client.silo, client, payload, receipt))
+
+    def _from_hub(self, key: Key, kind: Kind, client: Client) -> Any:
+        if kind is not END and not self._present[client]:
+            return MISSING
+        mailbox = self._transport.mailbox(client)
+        message = mailbox.take(client.silo, key, kind.name, self._waits.cap)
+        if message is None:  # the hub has gone on without this client
+            self._present[client] = False
+            return MISSING
+        for pending in self._pending.pop(client, []):
+            pending.settle(message.receipt)
+        return message.payload
+
+    # Up
+
+    def gather(self, kind: Kind, value: AtClients[Tensor], where: RowMap) -> AtHubs[Rows]:
+        assert isinstance(where, Slots)
+        real = {client: where.slots[client] >= 0 for client in self._clients()}
+        came = self._up(kind, value, lambda client, v: v[real[client]])
+        gathered: dict[str, Rows] = {}
+        for hub, payloads in came.items():
+            shape, dtype = self._spec(kind, hub)
+            rows = torch.zeros(where.size, *shape, dtype=dtype, device=self.device)
+            mask = torch.zeros(where.size, dtype=torch.bool, device=self.device)
+            for client, mine in payloads.items():
+                slots = where.slots[client][where.slots[client] >= 0]
+                self._check_rows(kind, client, mine, hub)
+                if len(mine) != len(slots):
+                    raise ProtocolError(
+                        f"round {self.round}: {kind} from {title(client)} has {len(mine)} rows; "
+                        f"it holds {len(slots)} of this minibatch"
+                    )
+                rows[slots], mask[slots] = mine, True
+            gathered[hub] = Rows(rows, mask)
+        return AtHubs(gathered, self.scope)
+
+    def mean(
+        self,
+        kind: Kind,
+        value: AtClients[Any],
+        *,
+        otherwise: AtHubs[Any],
+        weight: AtClients[Tensor] | None = None,
+    ) -> AtHubs[Any]:
+        if weight is not None:
+            value = self.at_clients(_with_weight, value, weight)
+        came = self._up(kind, value)
+        means: dict[str, Any] = {}
+        for hub, payloads in came.items():
+            means[hub] = before = otherwise.get(hub, kind.name)
+            total, weights = None, 0.0
+            for client, mine in payloads.items():
+                w = 1.0
+                if weight is not None:
+                    mine, w = mine[0], float(mine[1])
+                if tree.signature(mine) != tree.signature(before):
+                    raise ProtocolError(
+                        f"round {self.round}: {kind} from {title(client)} does not have the shape "
+                        "of the hub's own value"
+                    )
+                mine = mine if weight is None else tree.scale(mine, w)
+                total = mine if total is None else tree.add(total, mine)
+                weights += w
+            if weights > 0:
+                means[hub] = tree.divide(total, weights)
+                self._check_finite(kind, hub, means[hub])
+        return AtHubs(means, self.scope)
+
+    def _collect_clients(self, kind: Kind, value: AtClients[Any]) -> AtHubs[dict[str, Any]]:
+        came = self._up(kind, value)
+        named = {hub: {c.name: v for c, v in payloads.items()} for hub, payloads in came.items()}
+        return AtHubs(named, self.scope)
+
+    def _up(
+        self,
+        kind: Kind,
+        value: AtClients[Any],
+        payload: Callable[[Client, Any], Any] = lambda client, v: v,
+    ) -> dict[str, dict[Client, Any]]:
+        """Send from the clients hosted here; who answered, and what, at the hubs hosted here."""
+        key, moment = self._next_up(kind)
+        for silo in self.scope:
+            known = self._known.get(silo, [])
+            says = self.schedule.answers(moment, silo, [client.name for client in known])
+            for client, there in zip(known, says, strict=True):
+                self._present[client] &= bool(there)
+        for client in self._clients():
+            mine = argument(value, client, kind.name)
+            if self._present[client] and mine is not MISSING:
+                message = Message(key, kind.name, client, client.silo, payload(client, mine))
+                self._transport.send(message)
+        return {hub: self._answers(hub, kind, key, moment) for hub in self._hubs()}
+
+    def _answers(self, hub: str, kind: Kind, key: Key, moment: Moment) -> dict[Client, Any]:
+        clients = self._known[hub]
+        awaited = [client for client in clients if self._present[client]]
+        elsewhere = any(client not in self.hosted for client in awaited)
+        up, cap = self._waits.up, self._waits.cap
+        seconds = (cap if up is None else up) if elsewhere else 0.0
+        came, _ = self._transport.mailbox(hub).take_each(awaited, key, seconds)
+        answered = {client: came[client].payload for client in awaited if client in came}
+        if up is None and elsewhere and len(answered) < len(awaited):
+            silent = next(client for client in awaited if client not in answered)
+            raise LostError(
+                f"round {self.round}: {title(hub)} waited for {kind} from {title(silent)}, which "
+                f"did not answer within {cap:g} s or is gone"
+            )
+        for client in clients:
+            self._present[client] = client in answered
+        there = torch.tensor([client in answered for client in clients]).numpy()
+        self.record.note(moment, hub, [client.name for client in clients], there)
+        for client, mine in answered.items():
+            self._accepted[client] = key
+            self._check_finite(kind, client, mine)
+        sizes = sum(tree.nbytes(mine) for mine in answered.values())
+        self.ledger.book(self.round, "bottom", "up", kind, len(answered), sizes)
+        return answered
+
+    # Between hubs
+
+    def _send(self, key: Key, kind: Kind, source: str, to: str, payload: Any) -> None:
+        self._transport.send(Message(key, kind.name, source, to, payload))
+
+    def _receive(self, key: Key, kind: Kind, source: str, to: str) -> Any:
+        message = self._transport.mailbox(to).take(source, key, kind.name, self._waits.cap)
+        if message is None:
+            raise ProtocolError(
+                f"round {self.round}: {title(source)} went on without sending {kind} to {title(to)}"
+            )
+        return message.payload
+
+    def _clients(self) -> list[Client]:
+        return [client for silo in self.scope for client in self._own.get(silo, [])]
+
+
+def _with_weight(value: Any, weight: Tensor) -> tuple[Any, Tensor]:
+    return value, weight

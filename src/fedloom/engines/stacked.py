@@ -1,0 +1,332 @@
+"""The stacked engine: everyone in one process, many clients at once.
+
+A verb that goes up forces lazy client values chunk by chunk over the clients that answer, and adds
+up as it goes: local work and the mean are one pass, and the copies of N x K models are never
+resident. chunk = 1 is a loop over clients, chunk = None runs all of a silo at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .. import tree
+from ..data.placement import Placement
+from ..errors import PlacementError, ProtocolError, SettingError
+from ..federation.fabric import Fabric
+from ..federation.local import Local, check_local, misplaced, name_of
+from ..federation.messages import Key, Kind
+from ..federation.placed import AtClients, AtHubs, Batch, Known, PerSilo, Placed, RowMap, Rows
+from ..federation.schedule import Bools, Moment, Schedule
+from ..federation.topology import Client
+from ..models.task import Shapes, Task
+from .clientaxis import Chunk, Each, Lazy, Mapped, Same, Scattered, Segments, Taken
+
+
+class StackedEngine(Fabric):
+    """`chunk`: how many clients run at once (None: all of a silo)."""
+
+    def __init__(
+        self,
+        task: Task,
+        shapes: Shapes,
+        placement: Placement,
+        *,
+        seed: int,
+        schedule: Schedule,
+        chunk: int | None = None,
+        padding: int = 0,
+        device: torch.device | str = "cpu",
+    ):
+        if chunk is not None and chunk < 1:
+            raise SettingError(f"chunk must be at least 1, not {chunk}")
+        topology = placement.topology
+        super().__init__(
+            task,
+            shapes,
+            silos=topology.silos,
+            hosted=topology.parties,
+            size=placement.size,
+            seed=seed,
+            schedule=schedule,
+            device=torch.device(device),
+        )
+        self._chunk, self._padding = chunk, padding
+        self._names = topology.clients
+        self._count = {silo: len(names) for silo, names in topology.clients.items()}
+        self._all = {silo: np.ones(count, dtype=bool) for silo, count in self._count.items()}
+        self._roster = dict(self._all)
+        self._owner = {silo: owner.numpy() for silo, owner in placement.owner.items()}
+        self._x = {
+            silo: x.to(dtype=shapes.features[silo][1], device=self.device)
+            for silo, x in placement.x.items()
+        }
+        self._y = {
+            silo: None if y is None else task.loss.labels(y, shapes.dtype).to(self.device)
+            for silo, y in placement.y.items()
+        }
+        self._desk: dict[tuple[Key, str, str], Any] = {}
+
+    # Time
+
+    def begin(self, round: int) -> None:
+        super().begin(round)
+        for silo in self.silos:
+            self._roster[silo] = self._all[silo]
+            self._shrink(silo, Moment(round), self._all[silo])
+
+    def finish(self) -> None:
+        """Nobody waits here."""
+
+    def fail(self, problem: BaseException) -> None:
+        """Nobody else runs here."""
+
+    def _shrink(self, silo: str, moment: Moment, has: Bools) -> Bools:
+        """Those who answer an upward move; the others are out for the rest of the round."""
+        says = self.schedule.answers(moment, silo, self._names[silo])
+        self._roster[silo] = self._roster[silo] & says & has
+        self.record.note(moment, silo, self._names[silo], self._roster[silo])
+        return self._roster[silo]
+
+    # Values
+
+    def minibatch(self, ids: Tensor) -> tuple[AtClients[Batch], RowMap]:
+        where = Segments(ids, self._owner, self._count, self._padding, self.device)
+        return Taken(self._x, self._y, where, self._all), where
+
+    def _read_clients(self, value: Placed) -> dict[Client, Any]:
+        lazy = self._lazy(value, "read")
+        return {
+            Client(silo, self._names[silo][place]): mine
+            for silo in self.scope
+            for place, mine in self._forced(lazy, silo, lazy.has[silo]).items()
+        }
+
+    def place_clients(self, values: Mapping[Client, Any]) -> AtClients[Any]:
+        each = {
+            silo: {
+                place: values[client]
+                for place, name in enumerate(self._names[silo])
+                if (client := Client(silo, name)) in values
+            }
+            for silo in self.scope
+        }
+        return Each(each, self._count)
+
+    def _lazy(self, value: Any, user: str) -> Lazy:
+        """A placed value as clients are given it."""
+        if isinstance(value, Known):
+            return Same(dict.fromkeys(self.silos, value.value), self._all)
+        if isinstance(value, PerSilo):
+            return Same(value.values, self._all)
+        if not isinstance(value, Lazy):
+            raise misplaced(value, "the clients", user)
+        for silo in self.scope:
+            if silo not in value.has:
+                raise PlacementError(f"{user} at the clients of {silo}: the value lives elsewhere")
+        return value
+
+    # Local work
+
+    def at_clients(self, f: Local, *values: Placed) -> AtClients[Any]:
+        check_local(f)
+        return Mapped(self._call, f, [self._lazy(value, name_of(f)) for value in values])
+
+    def hold(self, value: AtClients[Any]) -> AtClients[Any]:
+        lazy = self._lazy(value, "hold")
+        held = {
+            silo: self._forced(lazy, silo, lazy.has[silo] & self._roster[silo])
+            for silo in self.scope
+        }
+        return Each(held, self._count)
+
+    def keep(self, new: AtClients[Any], old: AtClients[Any]) -> AtClients[Any]:
+        self._last_up()
+        after, before = self._lazy(new, "keep"), self._lazy(old, "keep")
+        kept: dict[str, dict[int, Any]] = {}
+        for silo in self.scope:
+            counts = self._roster[silo] & after.has[silo]
+            kept[silo] = {
+                **self._forced(before, silo, before.has[silo] & ~counts),
+                **self._forced(after, silo, counts),
+            }
+        return Each(kept, self._count)
+
+    # Down
+
+    def to_clients(
+        self, kind: Kind, value: AtHubs[Any], holding: RowMap | None = None
+    ) -> AtClients[Any]:
+        self._next(kind)
+        if holding is not None:
+            assert isinstance(holding, Segments)
+            for silo in self.scope:
+                self._roster[silo] = self._roster[silo] & (holding.rows(silo) > 0)
+        values = {silo: value.get(silo, kind.name) for silo in self.scope}
+        for silo, mine in values.items():
+            count = int(self._roster[silo].sum())
+            self.ledger.book(self.round, "bottom", "down", kind, count, count * tree.nbytes(mine))
+        return Same(values, self._there())
+
+    def scatter(self, kind: Kind, rows: AtHubs[Rows], where: RowMap) -> AtClients[Rows]:
+        assert isinstance(where, Segments)
+        self._next(kind)
+        values = {silo: rows.get(silo, kind.name) for silo in self.scope}
+        for silo, (value, _) in values.items():
+            self._check_rows(kind, silo, value, silo)
+            there = self._roster[silo]
+            size = self._row_bytes(kind, silo, there, where, masked=True)
+            self.ledger.book(self.round, "bottom", "down", kind, int(there.sum()), size)
+        return Scattered(values, where, self._there())
+
+    def _spread_clients(self, kind: Kind, value: AtHubs[Any]) -> AtClients[Any]:
+        self._next(kind)
+        spread: dict[str, dict[int, Any]] = {}
+        for silo in self.scope:
+            own = value.get(silo, kind.name)
+            there = np.flatnonzero(self._roster[silo])
+            spread[silo] = {int(place): own[self._names[silo][place]] for place in there}
+            sizes = sum(tree.nbytes(mine) for mine in spread[silo].values())
+            self.ledger.book(self.round, "bottom", "down", kind, len(there), sizes)
+        return Each(spread, self._count)
+
+    def _there(self) -> dict[str, Bools]:
+        return {silo: self._roster[silo] for silo in self.scope}
+
+    # Up
+
+    def gather(self, kind: Kind, value: AtClients[Tensor], where: RowMap) -> AtHubs[Rows]:
+        assert isinstance(where, Segments)
+        lazy, gathered = self._lazy(value, kind.name), {}
+        _, moment = self._next_up(kind)
+        for silo in self.scope:
+            there = self._shrink(silo, moment, lazy.has[silo])
+            shape, dtype = self._spec(kind, silo)
+            rows = torch.zeros(where.size, *shape, dtype=dtype, device=self.device)
+            mask = torch.zeros(where.size, dtype=torch.bool, device=self.device)
+            holders = there & (where.rows(silo) > 0)
+            for chunk in self._chunks(silo, holders, lazy):
+                self._check_rows(kind, silo, self._rows_of(kind, where, chunk, lazy), silo)
+                where.put(chunk, lazy.value(chunk), rows, mask)
+            if not tree.is_finite(rows):
+                for chunk in self._one_by_one(silo, holders):
+                    self._check_finite(
+                        kind, self._client(chunk), self._rows_of(kind, where, chunk, lazy)
+                    )
+            size = self._row_bytes(kind, silo, there, where, masked=False)
+            self.ledger.book(self.round, "bottom", "up", kind, int(there.sum()), size)
+            gathered[silo] = Rows(rows, mask)
+        return AtHubs(gathered, self.scope)
+
+    def _rows_of(self, kind: Kind, where: Segments, chunk: Chunk, lazy: Lazy) -> Tensor:
+        try:
+            return where.real_rows(chunk, lazy.value(chunk))
+        except ValueError as problem:
+            raise ProtocolError(f"round {self.round}: {kind}: {problem}") from None
+
+    def mean(
+        self,
+        kind: Kind,
+        value: AtClients[Any],
+        *,
+        otherwise: AtHubs[Any],
+        weight: AtClients[Tensor] | None = None,
+    ) -> AtHubs[Any]:
+        lazy, means = self._lazy(value, kind.name), {}
+        weights = None if weight is None else self._lazy(weight, kind.name)
+        _, moment = self._next_up(kind)
+        for silo in self.scope:
+            before = otherwise.get(silo, kind.name)
+            has = lazy.has[silo] if weights is None else lazy.has[silo] & weights.has[silo]
+            there = self._shrink(silo, moment, has)
+            total, parts = self._sum(silo, there, lazy, weights)
+            means[silo] = before if total is None or parts <= 0 else tree.divide(total, parts)
+            if not tree.is_finite(means[silo]):
+                for chunk in self._one_by_one(silo, there):
+                    self._check_finite(kind, self._client(chunk), lazy.value(chunk).tree)
+                self._check_finite(kind, silo, means[silo])
+            if tree.signature(means[silo]) != tree.signature(before):
+                raise ProtocolError(
+                    f"round {self.round}: {kind} from the clients of {silo} does not have the "
+                    "shape of the hub's own value"
+                )
+            each = tree.nbytes(before) + (0 if weights is None else self.dtype.itemsize)
+            count = int(there.sum())
+            self.ledger.book(self.round, "bottom", "up", kind, count, count * each)
+        return AtHubs(means, self.scope)
+
+    def _sum(self, silo: str, there: Bools, lazy: Lazy, weights: Lazy | None) -> tuple[Any, float]:
+        """Weighted sum over clients, chunk by chunk, and the sum of the weights."""
+        total, parts = None, 0.0
+        for chunk in self._chunks(silo, there, lazy):
+            w = None if weights is None else torch.stack(self._each(weights, chunk))
+            part = lazy.value(chunk).sum(w, len(chunk.places))
+            total = part if total is None else tree.add(total, part)
+            parts += len(chunk.places) if w is None else float(w.sum())
+        return total, parts
+
+    def _collect_clients(self, kind: Kind, value: AtClients[Any]) -> AtHubs[dict[str, Any]]:
+        lazy, collected = self._lazy(value, kind.name), {}
+        _, moment = self._next_up(kind)
+        for silo in self.scope:
+            there = self._shrink(silo, moment, lazy.has[silo])
+            came = {
+                self._names[silo][place]: mine
+                for place, mine in self._forced(lazy, silo, there).items()
+            }
+            for name, mine in came.items():
+                self._check_finite(kind, Client(silo, name), mine)
+            sizes = sum(tree.nbytes(mine) for mine in came.values())
+            self.ledger.book(self.round, "bottom", "up", kind, len(came), sizes)
+            collected[silo] = came
+        return AtHubs(collected, self.scope)
+
+    def _row_bytes(self, kind: Kind, silo: str, there: Bools, where: Segments, masked: bool) -> int:
+        shape, dtype = self._spec(kind, silo)
+        each = int(np.prod(shape, dtype=int)) * dtype.itemsize + masked
+        return int(where.rows(silo)[there].sum()) * each
+
+    # Between hubs
+
+    def _send(self, key: Key, kind: Kind, source: str, to: str, payload: Any) -> None:
+        self._desk[key, source, to] = payload
+
+    def _receive(self, key: Key, kind: Kind, source: str, to: str) -> Any:
+        return self._desk.pop((key, source, to))
+
+    # Chunks
+
+    def _chunks(self, silo: str, there: Bools, lazy: Lazy) -> Iterator[Chunk]:
+        """The clients, at most `chunk` at a time, never two of different shapes together."""
+        places = np.flatnonzero(there)
+        shapes = lazy.shapes(silo)
+        alike: dict[Any, list[int]] = {}
+        if shapes is not None:
+            for place in places.tolist():
+                alike.setdefault(shapes[place], []).append(place)
+        for group in map(np.array, alike.values()) if alike else [places]:
+            step = self._chunk or max(1, len(group))
+            for start in range(0, len(group), step):
+                yield Chunk(silo, group[start : start + step])
+
+    def _one_by_one(self, silo: str, there: Bools) -> Iterator[Chunk]:
+        return (Chunk(silo, np.array([place])) for place in np.flatnonzero(there))
+
+    def _client(self, chunk: Chunk) -> Client:
+        return Client(chunk.silo, self._names[chunk.silo][chunk.places[0]])
+
+    def _each(self, lazy: Lazy, chunk: Chunk) -> list[Any]:
+        return lazy.value(chunk).each(len(chunk.places))
+
+    def _forced(self, lazy: Lazy, silo: str, there: Bools) -> dict[int, Any]:
+        """Every client's own value, in the clients' order."""
+        forced = {
+            int(place): mine
+            for chunk in self._chunks(silo, there, lazy)
+            for place, mine in zip(chunk.places, self._each(lazy, chunk), strict=True)
+        }
+        return dict(sorted(forced.items()))

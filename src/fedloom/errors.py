@@ -1,0 +1,70 @@
+"""Everything FedLoom raises on purpose.
+
+FedLoomError
+├── InputError          what the user gave cannot be run; found before any training
+│   ├── DataError       rows, ids, features or labels
+│   ├── ModelError      a module, or how modules fit together
+│   └── SettingError    a number or a name in the settings
+├── PlacementError      an algorithm touched a value that lives elsewhere
+├── ProtocolError       a message that does not fit its kind, its place or its time
+├── NotFiniteError      NaN or infinity in what a party sent
+├── LocalError          a local function failed at a party
+├── LostError           a party did not answer within its deadline
+└── AbortedError        another party stopped the run; carries the cause
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class FedLoomError(Exception):
+    """Base of all errors raised on purpose."""
+
+
+class InputError(FedLoomError, ValueError):
+    """What the user gave cannot be run."""
+
+
+class DataError(InputError):
+    """Rows, ids, features or labels are not usable as given."""
+
+
+class ModelError(InputError):
+    """A module cannot be trained here, or the modules do not fit together."""
+
+
+class SettingError(InputError):
+    """A setting is out of range or unknown."""
+
+
+class PlacementError(FedLoomError, TypeError):
+    """A value was touched where it does not live."""
+
+
+class ProtocolError(FedLoomError):
+    """A message does not fit its kind, its place or its time."""
+
+
+class NotFiniteError(FedLoomError, ArithmeticError):
+    """NaN or infinity in what a party sent."""
+
+
+class LocalError(FedLoomError):
+    """A local function failed at a party."""
+
+
+class LostError(FedLoomError):
+    """A party did not answer within its deadline."""
+
+
+class AbortedError(FedLoomError):
+    """Another party stopped the run."""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """'; did you mean ...?' or the list of what is known: the tail of an error message."""
+    known = sorted(known)
+    close = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"

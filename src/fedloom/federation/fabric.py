@@ -1,0 +1,342 @@
+"""The fabric: the verbs an algorithm is written in.
+
+Local work is a pure function applied where values live (`at_clients`, `at_hubs`, `at`). The only
+way for anything to leave a party is a move, which names its kind:
+
+    down    to_clients, scatter, spread (clients)
+    up      gather, mean, collect (clients)
+    across  exchange; collect and spread between the hubs and one party
+
+`keep` makes client-held state whole, `hold` lets an engine compute a value once, `within` narrows
+the verbs to one silo. Every engine runs the same round() by giving these verbs its own meaning of
+"at each client"; what they share, the moves between hubs, is here.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from .. import tree
+from ..errors import FedLoomError, LocalError, NotFiniteError, PlacementError, ProtocolError
+from ..models.task import Part, Shapes, Task
+from ..rng import Streams
+from .ledger import Ledger
+from .local import Local, argument, check_local, name_of
+from .messages import Direction, Key, Kind
+from .placed import AtClients, AtHubs, Batch, Known, PerSilo, Placed, RowMap, Rows
+from .schedule import Moment, Recorded, Schedule
+from .topology import Client, Party, title
+
+
+@dataclass
+class Now:
+    """Where in the run we are; one for all scopes of a fabric."""
+
+    round: int = 0
+    move: int = 0
+    last_up: int = 0
+    seen: Counter[str] = field(default_factory=Counter)
+
+
+class Fabric(ABC):
+    """The verbs, over the parties hosted here."""
+
+    def __init__(
+        self,
+        task: Task,
+        shapes: Shapes,
+        *,
+        silos: tuple[str, ...],
+        hosted: Iterable[Party],
+        size: int,
+        seed: int,
+        schedule: Schedule,
+        device: torch.device,
+    ):
+        self.scope = self.silos = silos
+        self.hosted = frozenset(hosted)
+        self.size = size
+        self.streams = Streams(seed)
+        self.schedule = schedule
+        self.dtype, self.device = shapes.dtype, device
+        self.ledger = Ledger()
+        self.record = Recorded()
+        self.now = Now()
+        homes = {party.silo if isinstance(party, Client) else party for party in self.hosted}
+        self.part: PerSilo[Part] = PerSilo(
+            {silo: task.part(silo, shapes, device) for silo in silos if silo in homes}
+        )
+        self.shapes = shapes
+        self.has_head = task.head is not None
+        self._task = task
+
+    # Time
+
+    @property
+    def round(self) -> int:
+        return self.now.round
+
+    def begin(self, round: int) -> None:
+        """A new round: move numbers start again, rosters are full again."""
+        self.now.round, self.now.move, self.now.last_up = round, 0, 0
+        self.now.seen.clear()
+
+    def end(self) -> None:
+        """The round is over at the parties hosted here."""
+        self.ledger.close(self.round)
+
+    @abstractmethod
+    def finish(self) -> None:
+        """The run is over: let go of everyone who still waits."""
+
+    @abstractmethod
+    def fail(self, problem: BaseException) -> None:
+        """A party hosted here cannot go on: tell everyone why."""
+
+    def _next(self, kind: Kind) -> tuple[Key, Moment]:
+        occurrence = self.now.seen[kind.name]
+        self.now.seen[kind.name] += 1
+        self.now.move += 1
+        return Key(self.round, self.now.move), Moment(self.round, kind.name, occurrence)
+
+    # Values
+
+    def known(self, value: Any) -> Known[Any]:
+        """Common knowledge: every party derives it, nobody sends it."""
+        return Known(tree.map_tensors(lambda a: a.to(self.device), value))
+
+    @cached_property
+    def parts(self) -> Known[dict[str, Part]]:
+        """All silos' parts of the task: the run file describes them to everyone."""
+        return Known({j: self._task.part(j, self.shapes, self.device) for j in self.silos})
+
+    def within(self, silo: str) -> Self:
+        """The same verbs on one silo, with the same move numbers."""
+        if silo not in self.silos:
+            raise PlacementError(f"there is no silo {silo}")
+        narrow = copy.copy(self)
+        narrow.scope = (silo,)
+        return narrow
+
+    @abstractmethod
+    def minibatch(self, ids: Tensor) -> tuple[AtClients[Batch], RowMap]:
+        """Each client's own rows of a minibatch, and where they sit in it. `ids` are canonical row
+        numbers: [B], or [Q, B] for Q minibatches at once (positions then count through all)."""
+
+    def read(self, value: Placed) -> dict[Any, Any]:
+        """Out of the fabric: the value at every party hosted here (for records and tests)."""
+        return {**value.values} if isinstance(value, AtHubs) else self._read_clients(value)
+
+    @abstractmethod
+    def _read_clients(self, value: Placed) -> dict[Client, Any]: ...
+
+    def place_hubs(self, values: Mapping[str, Any]) -> AtHubs[Any]:
+        """Into the fabric: a restored value at hubs."""
+        here = {party: v for party, v in values.items() if party in self.hosted}
+        return AtHubs(here, tuple(values))
+
+    @abstractmethod
+    def place_clients(self, values: Mapping[Client, Any]) -> AtClients[Any]:
+        """Into the fabric: a restored value at clients."""
+
+    # Local work
+
+    def at_hubs(self, f: Local, *values: Placed) -> AtHubs[Any]:
+        """f at every hub."""
+        return self._at([hub for hub in self.scope if hub in self.hosted], self.scope, f, values)
+
+    def at(self, party: str, f: Local, *values: Placed) -> AtHubs[Any]:
+        """f at one hub, or at the server."""
+        return self._at([party] if party in self.hosted else [], (party,), f, values)
+
+    def _at(
+        self, parties: Iterable[str], places: tuple[str, ...], f: Local, values: Sequence[Placed]
+    ) -> AtHubs[Any]:
+        check_local(f)
+        results = {
+            party: self._call(f, title(party), [argument(v, party, name_of(f)) for v in values])
+            for party in parties
+        }
+        return AtHubs(results, places)
+
+    @abstractmethod
+    def at_clients(self, f: Local, *values: Placed) -> AtClients[Any]:
+        """f at every client."""
+
+    def _call(self, f: Local, where: str, args: Sequence[Any]) -> Any:
+        try:
+            return f(*args)
+        except FedLoomError:
+            raise
+        except Exception as problem:
+            raise LocalError(
+                f"round {self.round}: {name_of(f)} failed at {where}: {problem}"
+            ) from problem
+
+    # Moves inside a silo: each engine has its own
+
+    @abstractmethod
+    def to_clients(
+        self, kind: Kind, value: AtHubs[Any], holding: RowMap | None = None
+    ) -> AtClients[Any]:
+        """The hub's value at each of its clients; `holding`: only at those with rows in the map,
+        and the others sit this round out."""
+
+    @abstractmethod
+    def scatter(self, kind: Kind, rows: AtHubs[Rows], where: RowMap) -> AtClients[Rows]:
+        """To each client its own rows (the paper's projection pi)."""
+
+    @abstractmethod
+    def gather(self, kind: Kind, value: AtClients[Tensor], where: RowMap) -> AtHubs[Rows]:
+        """Union by row. Rows of clients who did not answer are masked."""
+
+    @abstractmethod
+    def mean(
+        self,
+        kind: Kind,
+        value: AtClients[Any],
+        *,
+        otherwise: AtHubs[Any],
+        weight: AtClients[Tensor] | None = None,
+    ) -> AtHubs[Any]:
+        """Mean over those who answered; where nobody did, or all weights are 0: `otherwise`."""
+
+    @abstractmethod
+    def keep(self, new: AtClients[Any], old: AtClients[Any]) -> AtClients[Any]:
+        """Client-held state: the new value where the hub accepted all of this round so far."""
+
+    @abstractmethod
+    def hold(self, value: AtClients[Any]) -> AtClients[Any]:
+        """The same value; an engine that is lazy computes it once. Not for values with rows."""
+
+    @abstractmethod
+    def _collect_clients(self, kind: Kind, value: AtClients[Any]) -> AtHubs[dict[str, Any]]: ...
+
+    @abstractmethod
+    def _spread_clients(self, kind: Kind, value: AtHubs[Any]) -> AtClients[Any]: ...
+
+    # Moves between hubs
+
+    @abstractmethod
+    def _send(self, key: Key, kind: Kind, source: str, to: str, payload: Any) -> None: ...
+
+    @abstractmethod
+    def _receive(self, key: Key, kind: Kind, source: str, to: str) -> Any: ...
+
+    def exchange(self, kind: Kind, value: AtHubs[Any]) -> AtHubs[dict[str, Any]]:
+        """Every hub's value at every hub, its own included, in hub order."""
+        key, _ = self._next(kind)
+        for source in self._hubs():
+            payload = value.get(source, kind.name)
+            for to in self.scope:
+                if to != source:
+                    self._post(key, kind, "across", source, to, payload)
+        return AtHubs(
+            {
+                to: {source: self._fetch(key, kind, source, to, value) for source in self.scope}
+                for to in self._hubs()
+            },
+            self.scope,
+        )
+
+    def collect(
+        self, kind: Kind, value: AtHubs[Any] | AtClients[Any], to: str | None = None
+    ) -> AtHubs[dict[str, Any]]:
+        """Every hub's value at one party, {hub: value}; of a value at clients, every client's at
+        its own hub, {client: value}."""
+        if isinstance(value, AtClients):
+            return self._collect_clients(kind, value)
+        assert to is not None
+        key, _ = self._next(kind)
+        for source in self._hubs():
+            if to != source:
+                self._post(key, kind, "up", source, to, value.get(source, kind.name))
+        got = {}
+        if to in self.hosted:
+            got[to] = {source: self._fetch(key, kind, source, to, value) for source in self.scope}
+        return AtHubs(got, (to,))
+
+    def spread(self, kind: Kind, value: AtHubs[Mapping[str, Any]], frm: str | None = None) -> Any:
+        """From one party, to each hub its own of {hub: value}; without `frm`, from each hub, to
+        each of its clients its own of {client: value}."""
+        if frm is None:
+            return self._spread_clients(kind, value)
+        key, _ = self._next(kind)
+        own = value.get(frm, kind.name) if frm in self.hosted else {}
+        for to in self.scope:
+            if frm in self.hosted and to != frm:
+                self._post(key, kind, "down", frm, to, own[to])
+        return AtHubs(
+            {
+                to: own[to] if to == frm else self._incoming(key, kind, frm, to)
+                for to in self._hubs()
+            },
+            self.scope,
+        )
+
+    def _next_up(self, kind: Kind) -> tuple[Key, Moment]:
+        key, moment = self._next(kind)
+        self.now.last_up = key.move
+        return key, moment
+
+    def _last_up(self) -> Key:
+        """The upward move that `keep` depends on."""
+        if not self.now.last_up:
+            raise PlacementError(
+                "keep needs an upward move earlier in the round: without one, no hub can say whose "
+                "new state counts"
+            )
+        return Key(self.round, self.now.last_up)
+
+    def _hubs(self) -> list[str]:
+        return [hub for hub in self.scope if hub in self.hosted]
+
+    def _post(
+        self, key: Key, kind: Kind, direction: Direction, source: str, to: str, payload: Any
+    ) -> None:
+        self._send(key, kind, source, to, payload)
+        self.ledger.book(self.round, "top", direction, kind, 1, tree.nbytes(payload))
+
+    def _fetch(self, key: Key, kind: Kind, source: str, to: str, own: AtHubs[Any]) -> Any:
+        return own.get(to, kind.name) if source == to else self._incoming(key, kind, source, to)
+
+    def _incoming(self, key: Key, kind: Kind, source: str, to: str) -> Any:
+        payload = self._receive(key, kind, source, to)
+        if isinstance(payload, Rows):
+            self._check_rows(kind, source, payload.value, source)
+        self._check_finite(kind, source, payload)
+        return payload
+
+    # What a receiver checks
+
+    def _spec(self, kind: Kind, silo: str) -> tuple[tuple[int, ...], torch.dtype]:
+        if kind.row is None:
+            raise ProtocolError(f"{kind} carries rows, but does not declare them")
+        return self.shapes.row(kind.row, silo)
+
+    def _check_rows(self, kind: Kind, source: Party, value: Any, silo: str) -> None:
+        shape, dtype = self._spec(kind, silo)
+        if not isinstance(value, Tensor) or value.shape[1:] != shape or value.dtype != dtype:
+            got = type(value).__name__
+            if isinstance(value, Tensor):
+                got = f"of shape {tuple(value.shape[1:])}, {value.dtype}"
+            raise ProtocolError(
+                f"round {self.round}: {kind} from {title(source)} has rows {got}; agreed was "
+                f"{shape}, {dtype}"
+            )
+
+    def _check_finite(self, kind: Kind, source: Party, payload: Any) -> None:
+        if not tree.is_finite(payload):
+            raise NotFiniteError(
+                f"round {self.round}: NaN or infinity in {kind} from {title(source)}. The state "
+                "of the last complete round is kept; a smaller step size is the usual cure"
+            )

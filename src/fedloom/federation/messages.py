@@ -1,0 +1,54 @@
+"""Kinds of message, and the message itself.
+
+A kind says what a move carries; nothing leaves a party without one. Kinds are module constants of
+the algorithm that uses them. Row kinds name the shape of one row by a word that the task resolves
+(`embedding`: what a silo's block gives; `joint`: where embeddings meet; `views`: one joint row per
+silo; `scores`: what the loss is taken of; `features`; `label`), so a hub can check what it is sent
+and knows the shape of what nobody sent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from .topology import Party
+
+Tier = Literal["bottom", "top"]
+Direction = Literal["down", "up", "across"]
+RowWord = Literal["embedding", "joint", "scores", "views", "features", "label"]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a move carries. `row` for kinds whose payload has one entry a row."""
+
+    name: str
+    about: str
+    row: RowWord | None = None
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Key(NamedTuple):
+    """When in the run: messages of one link are sent in this order."""
+
+    round: int
+    move: int
+
+
+class Message(NamedTuple):
+    """One message. (key, kind, source, to) is sent once; `receipt` is the last move that the
+    sender (a hub) accepted from the receiver (its client)."""
+
+    key: Key
+    kind: str
+    source: Party
+    to: Party
+    payload: Any
+    receipt: Key | None = None
+
+
+END = Kind("end", "the run is over; carries the last receipt")
+AT_THE_END = Key(1 << 62, 0)

@@ -1,0 +1,172 @@
+"""Can this module be trained by clients that each hold some of the rows?
+
+Two things are asked of a block. Its output for a row may depend on that row alone: clients hold
+different rows of one minibatch, and padding adds rows that mean nothing. And `torch.func.vmap` must
+be able to run it for many clients at once with the result of a plain loop (recurrent layers, which
+it cannot, are run in a plain loop). A module that fails is refused by the name of the layer at
+fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn.modules.batchnorm import _NormBase
+
+from ..errors import ModelError
+from .block import Block, Params
+
+TOLERANCE = 1e-8
+
+_EVAL = "put it in eval mode before handing the module over"
+
+
+def check_block(block: Block, x: Tensor, where: str) -> int:
+    """Refuse a block that is not row-independent or not vmap-able, on a few real rows; else tell
+    the width of what it gives."""
+    module = block.module
+    if not any(True for _ in module.parameters()):
+        raise ModelError(f"{where}: the module has no parameters to train")
+    for name, layer in module.named_modules():
+        _known_offender(f"{where}: layer {name or '(the module itself)'}", layer)
+    wide = block.to(torch.float64, torch.device("cpu"))
+    x = x.double() if x.is_floating_point() else x
+    x = x[torch.arange(3) % len(x)]
+    params = {name: p.detach() for name, p in wide.module.named_parameters()}
+    out = _run(wide, params, x, where)
+    if out.ndim != 2 or out.shape[0] != len(x):
+        raise ModelError(
+            f"{where}: a block must give one row of scores or embedding per row of input, shape "
+            f"[rows, width]; {len(x)} rows gave shape {tuple(out.shape)}"
+        )
+    if not torch.equal(_run(wide, params, x, where), out):
+        layer = _first(wide.module, x, _is_random)
+        raise ModelError(f"{where}: layer {layer} gives another result each time: {_EVAL}")
+    if _depends_on_others(wide.module, x):
+        layer = _first(wide.module, x, _depends_on_others)
+        raise ModelError(
+            f"{where}: layer {layer} mixes rows: the result for one row changes with the others. "
+            "Use a layer that looks at one row at a time (GroupNorm or LayerNorm, not BatchNorm)"
+        )
+    if not block.loop_only:
+        _check_vmap(wide, params, x, where)
+    return out.shape[1]
+
+
+def _known_offender(where: str, layer: nn.Module) -> None:
+    kind = type(layer).__name__
+    if isinstance(layer, _NormBase) and layer.track_running_stats and layer.training:
+        raise ModelError(
+            f"{where} is {kind} in train mode: it mixes rows, and averaging its running statistics "
+            f"over clients is undefined. Use nn.GroupNorm instead, or freeze it: {_EVAL}"
+        )
+    rate = getattr(layer, "p" if isinstance(layer, nn.modules.dropout._DropoutNd) else "dropout", 0)
+    if layer.training and isinstance(rate, float) and rate > 0:
+        raise ModelError(
+            f"{where} is {kind} with dropout {rate} in train mode: it draws from torch's global "
+            f"generator, so no two engines would agree. Remove it, set it to 0, or {_EVAL}"
+        )
+
+
+def _run(block: Block, params: Params, x: Tensor, where: str) -> Tensor:
+    try:
+        out = block(params, x)
+    except Exception as problem:
+        raise ModelError(
+            f"{where}: the module does not take rows of shape {tuple(x.shape[1:])}: {problem}"
+        ) from problem
+    if not isinstance(out, Tensor):
+        raise ModelError(f"{where}: the module returns {type(out).__name__}, not a tensor")
+    return out.detach()
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return torch.allclose(a, b, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)
+
+
+def _is_random(layer: nn.Module, x: Tensor) -> bool:
+    first, second = layer(x), layer(x)
+    return isinstance(first, Tensor) and not torch.equal(first, second)
+
+
+def _depends_on_others(layer: nn.Module, x: Tensor) -> bool:
+    """Does row 0 of the output change when the other rows do, or when they are left out?"""
+    with torch.no_grad():
+        changed = torch.cat([x[:1], x[:1] * 3 + 1 if x.is_floating_point() else x[:1], x[1:]])
+        out = layer(x)
+        if not isinstance(out, Tensor) or out.ndim == 0 or out.shape[0] != len(x):
+            return False
+        return not (_same(layer(changed)[0], out[0]) and _same(layer(x[:1])[0], out[0]))
+
+
+def _leaves(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    for name, layer in module.named_modules():
+        if not any(True for _ in layer.children()):
+            yield name or "(the module itself)", layer
+
+
+def _inputs(module: nn.Module, x: Tensor) -> dict[nn.Module, Tensor]:
+    """What each leaf is given when the module runs on x."""
+    seen: dict[nn.Module, Tensor] = {}
+
+    def remember(layer: nn.Module, args: tuple[object, ...]) -> None:
+        if args and isinstance(args[0], Tensor):
+            seen.setdefault(layer, args[0].detach())
+
+    handles = [layer.register_forward_pre_hook(remember) for _, layer in _leaves(module)]
+    try:
+        with torch.no_grad():
+            module(x)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return seen
+
+
+def _first(module: nn.Module, x: Tensor, at_fault: object) -> str:
+    """The first layer, in the order of running, of which this is true; else the module."""
+    assert callable(at_fault)
+    names = {layer: name for name, layer in _leaves(module)}
+    for layer, given in _inputs(module, x).items():
+        try:
+            if at_fault(layer, given):
+                return f"{names[layer]} ({type(layer).__name__})"
+        except Exception:
+            continue
+    return f"{type(module).__name__} itself (its own forward)"
+
+
+def _check_vmap(block: Block, params: Params, x: Tensor, where: str) -> None:
+    def both(params: Params, x: Tensor) -> tuple[Tensor, Params]:
+        return block(params, x), grad(lambda p: block(p, x).sum())(params)
+
+    clients = [{name: p * (1 + 0.1 * k) for name, p in params.items()} for k in range(2)]
+    stacked = {name: torch.stack([c[name] for c in clients]) for name in params}
+    rows = torch.stack([x, x.flip(0)])
+    for mine, dims in ((clients, 0), ([params, params], None)):
+        try:
+            found, slopes = vmap(both, (dims, 0))(stacked if dims == 0 else params, rows)
+        except Exception as problem:
+            layer = _first(block.module, x, _not_vmappable)
+            raise ModelError(
+                f"{where}: layer {layer} cannot be run for several clients at once by "
+                f"torch.func.vmap ({str(problem).splitlines()[0]}). Write it without .item(), "
+                "in-place changes of its state or decisions that depend on the data"
+            ) from problem
+        for k in range(2):
+            wanted, slope = both(mine[k], rows[k])
+            same = _same(found[k], wanted) and all(_same(slopes[n][k], slope[n]) for n in params)
+            if not same:
+                raise ModelError(f"{where}: torch.func.vmap over clients differs from a loop")
+
+
+def _not_vmappable(layer: nn.Module, x: Tensor) -> bool:
+    params: Params = dict(layer.named_parameters())
+    try:
+        vmap(lambda rows: functional_call(layer, params, (rows,)))(torch.stack([x, x]))
+    except Exception:
+        return True
+    return False

@@ -1,0 +1,186 @@
+"""What is learned: a block per silo, how their embeddings meet, and the loss (Eqns. 1-3).
+
+    score(x) = head( sum_j place_j( h_j(theta_j; x_j) ) )
+
+With combine = "sum" the blocks give embeddings of one width and place_j changes nothing; without a
+head the sum is the score (the journal's form). With combine = "concat" place_j writes silo j's
+embedding into its own columns, so a concatenation is a sum too (ICASSP MNIST: 256 + 256 -> linear
+512 -> 10).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .. import tree
+from ..data.placement import Placement
+from ..errors import DataError, ModelError, SettingError, nearest
+from ..federation.messages import RowWord
+from ..losses import Loss
+from ..registry import losses
+from ..rng import Streams
+from .block import Block, Params, Source
+from .check import check_block
+
+Combine = Literal["sum", "concat"]
+Spec = tuple[tuple[int, ...], torch.dtype]
+
+
+class Theta(NamedTuple):
+    """Silo j's parameters: its block, and its replica of the head (empty where there is none)."""
+
+    block: Params
+    head: Params
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """Shapes every party knows before the first round."""
+
+    features: Mapping[str, Spec]
+    width: Mapping[str, int]
+    joint: int
+    scores: int
+    label: Spec
+    dtype: torch.dtype
+
+    def row(self, word: RowWord, silo: str) -> Spec:
+        """Shape and dtype of one row of a message (see messages.py)."""
+        return {
+            "embedding": ((self.width[silo],), self.dtype),
+            "joint": ((self.joint,), self.dtype),
+            "views": ((len(self.width), self.joint), self.dtype),
+            "scores": ((self.scores,), self.dtype),
+            "features": self.features[silo],
+            "label": self.label,
+        }[word]
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Silo j's part of the task, as its hub and clients use it."""
+
+    silo: str
+    block: Block
+    head: Block | None
+    loss: Loss
+    combine: Combine
+    shapes: Shapes
+    device: torch.device
+
+    @property
+    def loop_only(self) -> bool:
+        """Whether clients must be run one by one."""
+        return self.block.loop_only or (self.head is not None and self.head.loop_only)
+
+    def initial(self, streams: Streams) -> Theta:
+        """theta_j at round 0; replicas of the head start equal."""
+        block = self.block.initial(streams.common("initial", self.silo).seed())
+        head = {} if self.head is None else self.head.initial(streams.common("head").seed())
+        return Theta(self._cast(block), self._cast(head))
+
+    def _cast(self, params: Params) -> Params:
+        return tree.map_tensors(lambda a: a.to(dtype=self.shapes.dtype, device=self.device), params)
+
+    def embed(self, theta: Theta, x: Tensor, axes: int = 1) -> Tensor:
+        """Phi_j of every row; `axes` leading axes of x are rows."""
+        return self.block(theta.block, x.flatten(0, axes - 1)).unflatten(0, x.shape[:axes])
+
+    def place(self, phi: Tensor, silo: str | None = None) -> Tensor:
+        """A silo's embedding where embeddings meet."""
+        if self.combine == "sum":
+            return phi
+        silos = list(self.shapes.width)
+        widths = list(self.shapes.width.values())
+        before = sum(widths[: silos.index(silo or self.silo)])
+        return F.pad(phi, (before, self.shapes.joint - before - phi.shape[-1]))
+
+    def scores(self, theta: Theta, joint: Tensor) -> Tensor:
+        """What the loss is taken of."""
+        return joint if self.head is None else self.head(theta.head, joint)
+
+
+class Task:
+    """Blocks by silo, loss, and perhaps a trainable head shared by all silos."""
+
+    def __init__(
+        self,
+        blocks: Mapping[str, Source],
+        loss: str | Loss,
+        *,
+        head: Source | None = None,
+        combine: Combine = "sum",
+    ):
+        if combine not in ("sum", "concat"):
+            raise SettingError(f"combine: {combine!r}{nearest(combine, ['sum', 'concat'])}")
+        self.blocks = {silo: Block(source) for silo, source in blocks.items()}
+        self.loss: Loss = losses[loss]() if isinstance(loss, str) else loss
+        self.head = None if head is None else Block(head)
+        self.combine: Combine = combine
+
+    def shapes(self, placement: Placement, dtype: torch.dtype) -> Shapes:
+        """Check the blocks against the data (before any training) and read off the shapes."""
+        silos = placement.topology.silos
+        if set(self.blocks) != set(silos):
+            raise ModelError(f"blocks for silos {sorted(self.blocks)}, data of {sorted(silos)}")
+        width: dict[str, int] = {}
+        features: dict[str, Spec] = {}
+        for silo in silos:
+            x = placement.x[silo][:3]
+            width[silo] = check_block(self.blocks[silo], x, f"silo {silo}'s block")
+            features[silo] = (tuple(x.shape[1:]), dtype if x.is_floating_point() else x.dtype)
+        if self.combine == "sum" and len(set(width.values())) > 1:
+            told = ", ".join(f"{silo} {w}" for silo, w in width.items())
+            raise ModelError(
+                f"embedding widths do not match for a sum: {told}. Give the blocks equal outputs, "
+                'or use combine="concat" with a head'
+            )
+        joint = sum(width.values()) if self.combine == "concat" else width[silos[0]]
+        scores = joint
+        if self.head is not None:
+            row = torch.randn(3, joint, generator=torch.Generator().manual_seed(0))
+            scores = check_block(self.head, row, "the head")
+        elif self.combine == "concat":
+            raise ModelError('combine="concat" needs a head that turns the embeddings into scores')
+        label = self._labels(placement, scores, dtype)
+        return Shapes(features, width, joint, scores, label, dtype)
+
+    def _labels(self, placement: Placement, scores: int, dtype: torch.dtype) -> Spec:
+        try:
+            labels = self.loss.labels(placement.labels(), dtype)
+        except DataError as problem:
+            raise DataError(f"labels: {problem}") from None
+        self.loss.check(scores, labels)
+        return (tuple(labels.shape[1:]), labels.dtype)
+
+    def part(self, silo: str, shapes: Shapes, device: torch.device) -> Part:
+        head = None if self.head is None else self.head.to(shapes.dtype, device)
+        block = self.blocks[silo].to(shapes.dtype, device)
+        return Part(silo, block, head, self.loss, self.combine, shapes, device)
+
+
+class JointModel(nn.Module):
+    """The whole model in one place, formed from the hubs' exports (Remark 1)."""
+
+    def __init__(self, parts: Mapping[str, Part], thetas: Mapping[str, Theta]):
+        super().__init__()
+        self._parts = list(parts.values())
+        self.blocks = nn.ModuleList(
+            part.block.with_params(thetas[silo].block) for silo, part in parts.items()
+        )
+        first = self._parts[0]
+        self.head = None if first.head is None else first.head.with_params(thetas[first.silo].head)
+
+    def forward(self, x: Mapping[str, Tensor]) -> Tensor:
+        joint = sum(
+            part.place(block(x[part.silo]))
+            for part, block in zip(self._parts, self.blocks, strict=True)
+        )
+        assert isinstance(joint, Tensor)
+        return joint if self.head is None else self.head(joint)

@@ -1,0 +1,6 @@
+"""Tests for algorithms, ours and others': see `fedloom.testing.battery`."""
+
+from .battery import CHECKS
+from .samples import placement, task
+
+__all__ = ["CHECKS", "placement", "task"]

@@ -1,0 +1,311 @@
+"""The battery: what every algorithm must pass, by being registered.
+
+Each check takes an algorithm (one of its `examples()`) and returns the largest difference it found,
+or raises AssertionError. Other packages can run it on their own:
+
+    import pytest
+    from fedloom.testing import CHECKS
+
+    @pytest.mark.parametrize("algorithm", Mine.examples(), ids=str)
+    @pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+    def test_battery(check, algorithm):
+        check(algorithm)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from .. import tree
+from ..algorithms.base import Algorithm
+from ..data.placement import Placement, Shard
+from ..engines.apart import one_silo_each, run_apart
+from ..engines.stacked import StackedEngine
+from ..federation.fabric import Fabric
+from ..federation.schedule import Drawn, Everyone, Moment, Recorded, Schedule, Scripted
+from ..models.task import Task
+from ..run import Run, play
+from .samples import placement, task
+
+ROUNDS = 3
+TOLERANCE = 1e-12
+
+Check = Callable[[Algorithm], float]
+CHECKS: dict[str, Check] = {}
+
+
+def _check(f: Check) -> Check:
+    CHECKS[f.__name__] = f
+    return f
+
+
+def _run(
+    algorithm: Algorithm,
+    rows: Placement | None = None,
+    learn: Task | None = None,
+    rounds: int = ROUNDS,
+    **options: Any,
+) -> Run:
+    run = Run(
+        algorithm,
+        learn or task(),
+        rows or placement(),
+        **{"precision": "float64", "seed": 3, **options},
+    )
+    return run.train(rounds)
+
+
+def _blocks(run: Run) -> dict[str, Any]:
+    return run.algorithm.blocks(run.fed, run.state)
+
+
+def _differ(a: Run, b: Run) -> float:
+    return tree.largest_difference(_blocks(a), _blocks(b))
+
+
+def _same(found: float, tolerance: float, what: str) -> float:
+    assert found <= tolerance, f"{what}: differs by {found:.3g}, allowed is {tolerance:g}"
+    return found
+
+
+def _tasks(algorithm: Algorithm) -> Iterator[Task]:
+    yield task()
+    if algorithm.takes_head:
+        yield task(head=True)
+
+
+def _schedules(algorithm: Algorithm) -> dict[str, Schedule]:
+    """Everyone; absent from the start; out between one upward move and the next; a silo empty."""
+    dry = _run(algorithm, engine="reference", rounds=1)
+    ups = [entry.kind for entry in dry.ledger if entry.direction == "up" and entry.tier == "bottom"]
+    silo = dry.placement.topology.silos[0]
+    one, everyone = dry.placement.topology.clients[silo][1], dry.placement.topology.clients[silo]
+    late = {Moment(1, kind): {silo: [one]} for kind in ups[-1:]}
+    late |= {Moment(2, kind): {silo: [one]} for kind in ups[:1]}
+    return {
+        "everyone": Everyone(),
+        "drawn": Drawn(0.6, seed=1),
+        "out in mid-round": Scripted(late),
+        "nobody in a silo": Scripted({Moment(1): {silo: everyone}}),
+    }
+
+
+@_check
+def engines_agree(algorithm: Algorithm) -> float:
+    """(1) Stacked equals reference in float64, whatever the chunk, whoever is there."""
+    worst = 0.0
+    for learn in _tasks(algorithm):
+        for name, schedule in _schedules(algorithm).items():
+            right = _run(algorithm, learn=learn, engine="reference", schedule=schedule)
+            for chunk in (1, 2, None):
+                fast = _run(algorithm, learn=learn, chunk=chunk, schedule=schedule)
+                what = f"chunk {chunk} against reference, {name}"
+                worst = max(worst, _same(_differ(fast, right), TOLERANCE, what))
+                assert fast.record == right.record, f"{what}: who answered"
+    return worst
+
+
+@_check
+def parties_alone(algorithm: Algorithm) -> float:
+    """(2) Each party alone, knowing only its own, equals all together to the bit."""
+    rows, learn = placement(), task(head=algorithm.takes_head)
+    for schedule in _schedules(algorithm).values():
+        right = _run(algorithm, rows, learn, engine="reference", schedule=schedule)
+        for groups in (None, one_silo_each(rows)):
+            apart = run_apart(
+                lambda fed: _played(fed, algorithm),
+                learn,
+                right.shapes,
+                rows,
+                seed=3,
+                schedule=schedule,
+                groups=groups,
+            )
+            blocks: dict[str, Any] = {}
+            for group, engine in apart.engines.items():
+                blocks.update(algorithm.blocks(engine, apart.states[group]))
+            together = _blocks(right)
+            blocks = {silo: blocks[silo] for silo in together}
+            _same(tree.largest_difference(blocks, together), 0.0, "alone against together")
+            assert list(apart.ledger) == list(right.ledger), "ledgers of parties alone"
+            assert apart.record == right.record, "records of parties alone"
+    return 0.0
+
+
+def _played(fed: Fabric, algorithm: Algorithm) -> Any:
+    *_, (_, state) = play(fed, algorithm, ROUNDS)
+    return state
+
+
+@_check
+def ledgers(algorithm: Algorithm) -> float:
+    """(3) Ledgers are equal, and equal to the algorithm's closed formula."""
+    for learn in _tasks(algorithm):
+        right = _run(algorithm, learn=learn, engine="reference")
+        fast = _run(algorithm, learn=learn)
+        assert list(fast.ledger) == list(right.ledger), "ledgers of the two engines"
+        for round in range(ROUNDS):
+            bill = algorithm.bill(right.facts(_holders(right, round)))
+            assert right.ledger.of_round(round) == bill, f"round {round}: the closed formula"
+        drawn = Drawn(0.5, seed=2)
+        right = _run(algorithm, learn=learn, engine="reference", schedule=drawn)
+        fast = _run(algorithm, learn=learn, schedule=drawn)
+        assert list(fast.ledger) == list(right.ledger), "ledgers of the two engines, some absent"
+    return 0.0
+
+
+def _holders(run: Run, round: int) -> dict[str, int]:
+    """How many clients of each silo have rows in what is drawn in a round."""
+    fed = StackedEngine(run.task, run.shapes, run.placement, seed=3, schedule=Everyone())
+    fed.begin(round)
+    rows = run.algorithm.draw(fed).rows
+    return {silo: int((rows.rows(silo) > 0).sum()) for silo in run.placement.topology.silos}
+
+
+@_check
+def twins(algorithm: Algorithm) -> float:
+    """(4) In its degenerate cases it is another algorithm."""
+    cases = algorithm.twins()
+    assert cases, "declare at least one degenerate case in twins()"
+    worst = 0.0
+    for case in cases:
+        rows = placement(case.silos, case.clients)
+        for engine in ("stacked", "reference"):
+            mine = _run(case.mine, rows, task(case.silos), engine=engine)
+            other = _run(case.other, rows, task(case.silos), engine=engine)
+            worst = max(worst, _same(_differ(mine, other), 1e-10, f"{case.about} ({engine})"))
+    return worst
+
+
+@_check
+def renaming(algorithm: Algorithm) -> float:
+    """(5) Other names and another order of the clients change nothing."""
+    rows = placement()
+    shards = {
+        silo: {f"renamed {name}": held[name] for name in reversed(held)}
+        for silo, held in rows.shards().items()
+    }
+    renamed = _run(algorithm, Placement.of(shards))
+    return _same(_differ(_run(algorithm, rows), renamed), TOLERANCE, "renamed clients")
+
+
+@_check
+def padding(algorithm: Algorithm) -> float:
+    """(6) Extra padding changes nothing."""
+    worst = 0.0
+    for learn in _tasks(algorithm):
+        plain = _run(algorithm, learn=learn, schedule=Drawn(0.7, seed=5))
+        for extra in (1, 4):
+            fed = StackedEngine(
+                learn,
+                plain.shapes,
+                plain.placement,
+                seed=3,
+                schedule=Drawn(0.7, seed=5),
+                padding=extra,
+            )
+            found = algorithm.blocks(fed, _played(fed, algorithm))
+            difference = tree.largest_difference(found, _blocks(plain))
+            worst = max(worst, _same(difference, TOLERANCE, f"{extra} rows of padding"))
+    return worst
+
+
+@_check
+def resuming(algorithm: Algorithm) -> float:
+    """(7) Stopping and going on is a straight run."""
+    for engine in ("stacked", "reference"):
+        options: dict[str, Any] = {"engine": engine, "schedule": Drawn(0.7, seed=5)}
+        straight = _run(algorithm, rounds=4, **options)
+        stopped = _run(algorithm, rounds=2, **options).snapshot()
+        resumed = Run(
+            algorithm, task(), placement(), precision="float64", seed=3, **options
+        ).restore(stopped)
+        _same(_differ(resumed.train(4), straight), 0.0, f"resumed ({engine})")
+        later = [entry for entry in straight.ledger if entry.round >= 2]
+        assert list(resumed.ledger) == later, "the resumed run's ledger"
+    return 0.0
+
+
+@_check
+def same_seed(algorithm: Algorithm) -> float:
+    """(8) The same seed gives the same records; another seed gives others."""
+    rows, curves = placement(), []
+    for seed in (3, 3, 4):
+        losses: list[float] = []
+        run = Run(algorithm, task(), rows, seed=seed, precision="float64")
+        run.train(2, on_round=lambda run, losses=losses: losses.append(run.loss()))  # type: ignore[misc]
+        curves.append((losses, list(run.ledger)))
+    assert curves[0] == curves[1], "two runs of one seed have different records"
+    assert curves[0][0] != curves[2][0], "two seeds have the same records"
+    return 0.0
+
+
+@_check
+def replaying(algorithm: Algorithm) -> float:
+    """(9) What was recorded, written down and read again, replays to the same model."""
+    for name, schedule in _schedules(algorithm).items():
+        for engine in ("stacked", "reference"):
+            ran = _run(algorithm, engine=engine, schedule=schedule)
+            record = Recorded.from_json(json.loads(json.dumps(ran.record.to_json())))
+            again = _run(algorithm, engine=engine, schedule=record)
+            _same(_differ(ran, again), 0.0, f"replay of {name} ({engine})")
+            assert list(ran.ledger) == list(again.ledger), "the replay's ledger"
+    return 0.0
+
+
+@_check
+def learning(algorithm: Algorithm) -> float:
+    """(10) The loss falls."""
+    run = Run(algorithm, task(), placement(), seed=3, precision="float64")
+    before = run.loss()
+    after = run.train(30).loss()
+    assert after < 0.95 * before, f"the loss went from {before:.4f} to {after:.4f}"
+    return 0.0
+
+
+@_check
+def absent_rows(algorithm: Algorithm) -> float:
+    """(11) Rows of absent clients have no influence, in any silo: whatever stands there instead
+    gives the same model."""
+    rows = placement()
+    silo = rows.topology.silos[0]
+    out = rows.topology.clients[silo][1]
+    away = Scripted({Moment(round): {silo: [out]} for round in range(ROUNDS)})
+    gone = set(rows.shards()[silo][out].ids.tolist())
+    shards = rows.shards()
+    for other in shards if algorithm.joint else [silo]:
+        shards[other] = {name: _spoiled(shard, gone) for name, shard in shards[other].items()}
+    if algorithm.joint:
+        spoiled = Placement.of(shards)
+    else:
+        spoiled = replace(rows, x={**rows.x, silo: Placement.of(shards).x[silo]})
+    worst = 0.0
+    for engine in ("stacked", "reference"):
+        plain = _run(algorithm, rows, engine=engine, schedule=away)
+        other_ = _run(algorithm, spoiled, engine=engine, schedule=away)
+        worst = max(worst, _same(_differ(plain, other_), TOLERANCE, f"absent rows ({engine})"))
+    return worst
+
+
+def _spoiled(shard: Shard, ids: set[Any]) -> Shard:
+    hit = torch.from_numpy(np.isin(shard.ids, list(ids)))
+    x = shard.x.clone()
+    x[hit] = 7.0 - 3 * x[hit]
+    return Shard(shard.ids, x, shard.y)
+
+
+@_check
+def replicas(algorithm: Algorithm) -> float:
+    """(12) All hubs of a joint model predict the same, to the bit."""
+    if algorithm.joint:
+        run = _run(algorithm, learn=task(head=algorithm.takes_head))
+        first, *others = (run.predict(at=silo) for silo in run.placement.topology.silos)
+        for other in others:
+            assert torch.equal(first, other), "hubs predict differently"
+    return 0.0

@@ -1,0 +1,59 @@
+"""Small federations to test algorithms on: ragged, with a client that has no rows."""
+
+from __future__ import annotations
+
+import torch
+
+from ..data.partition import partition
+from ..data.placement import Placement
+from ..models.library import linear, lstm, mlp
+from ..models.task import Task
+
+ROWS = 36
+CLASSES = 3
+
+# Proportions in which the clients of a silo hold rows: unequal numbers of clients, one without any.
+CLIENTS: list[list[float]] = [[1, 2, 0, 3], [1, 1], [2, 1, 1]]
+
+
+def features(seed: int = 0) -> dict[str, torch.Tensor]:
+    """Three silos: two tables of different width and a short series."""
+    draw = torch.Generator().manual_seed(seed)
+    shapes = {"ash": (4,), "birch": (3,), "cedar": (4, 2)}
+    return {
+        silo: torch.randn(ROWS, *shape, generator=draw, dtype=torch.float64)
+        for silo, shape in shapes.items()
+    }
+
+
+def labels(x: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Three classes that depend on every silo."""
+    whole = torch.cat([rows.flatten(1) for rows in x.values()], 1)
+    draw = torch.Generator().manual_seed(7)
+    weights = torch.randn(whole.shape[1], CLASSES, generator=draw, dtype=torch.float64)
+    return (whole @ weights).argmax(1)
+
+
+def placement(silos: int = 3, clients: int | None = None, seed: int = 0) -> Placement:
+    """Rows placed independently in every silo; `clients` of equal size, or the ragged ones."""
+    x = dict(list(features(seed).items())[:silos])
+    counts = {
+        silo: ragged if clients is None else [1.0] * clients
+        for silo, ragged in zip(x, CLIENTS, strict=False)
+    }
+    return partition(x, labels(features(seed)), counts, seed=seed)
+
+
+def task(silos: int = 3, head: bool = False) -> Task:
+    """A different architecture in every silo; `head` adds a trainable one on a concatenation."""
+    wide = (4, 5, 3) if head else (CLASSES,) * 3
+    blocks = {
+        "ash": mlp(4, [5], wide[0]),
+        "birch": linear(3, wide[1]),
+        "cedar": lstm(2, 3, wide[2]),
+    }
+    chosen = dict(list(blocks.items())[:silos])
+    if not head:
+        return Task(chosen, "cross-entropy")
+    total = sum(wide[:silos])
+    return Task(chosen, "cross-entropy", head=linear(total, CLASSES), combine="concat")

@@ -1,0 +1,36 @@
+"""Parties in one process: a message is a copy put into the receiver's mailbox."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .. import tree
+from ..errors import ProtocolError
+from ..federation.messages import Message
+from ..federation.topology import Party, title
+from .base import Mailbox
+
+
+class MemoryTransport:
+    """Mailboxes shared by all parties of this process."""
+
+    def __init__(self, parties: Iterable[Party]):
+        self._mailboxes = {party: Mailbox(party) for party in parties}
+
+    def send(self, message: Message) -> None:
+        if message.to not in self._mailboxes:
+            raise ProtocolError(f"{message.kind}: there is no {title(message.to)}")
+        copied = message._replace(payload=tree.copy(message.payload))
+        self._mailboxes[message.to].put(copied)
+
+    def mailbox(self, party: Party) -> Mailbox:
+        return self._mailboxes[party]
+
+    def abort(self, cause: str) -> None:
+        for mailbox in self._mailboxes.values():
+            mailbox.abort(cause)
+
+    def close(self, party: Party) -> None:
+        """This party is gone: everyone's link to it is down."""
+        for mailbox in self._mailboxes.values():
+            mailbox.gone(party)

@@ -1,0 +1,76 @@
+"""Trees of tensors: dicts, tuples and NamedTuples whose leaves are tensors or constants.
+
+The one place that knows torch's pytree module. Leaves that are not tensors (a silo's part of the
+model, a label that is absent) are carried along untouched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+Tree = Any
+
+
+def map_tensors(f: Callable[..., Any], first: Tree, *others: Tree) -> Tree:
+    """f over corresponding tensors; other leaves are taken from the first tree."""
+    return pytree.tree_map(
+        lambda a, *rest: f(a, *rest) if isinstance(a, Tensor) else a, first, *others
+    )
+
+
+def axes(tree: Tree, axis: int | None) -> Tree:
+    """`axis` for every tensor and None for every other leaf: vmap's in_dims."""
+    return pytree.tree_map(lambda a: axis if isinstance(a, Tensor) else None, tree)
+
+
+def tensors(tree: Tree) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def nbytes(tree: Tree) -> int:
+    """Bytes of payload; framing is not part of it."""
+    return sum(a.numel() * a.element_size() for a in tensors(tree))
+
+
+def is_finite(tree: Tree) -> bool:
+    return all(bool(torch.isfinite(a).all()) for a in tensors(tree) if a.is_floating_point())
+
+
+def copy(tree: Tree) -> Tree:
+    return map_tensors(lambda a: a.detach().clone(), tree)
+
+
+def add(first: Tree, second: Tree) -> Tree:
+    return map_tensors(torch.add, first, second)
+
+
+def scale(tree: Tree, factor: Any) -> Tree:
+    return map_tensors(lambda a: a * factor, tree)
+
+
+def divide(tree: Tree, by: float) -> Tree:
+    return map_tensors(lambda a: a / by, tree)
+
+
+def signature(tree: Tree) -> tuple[Any, ...]:
+    """Structure, shapes and dtypes: equal for trees that can be stacked."""
+    leaves, spec = pytree.tree_flatten(tree)
+    shapes = tuple(
+        (tuple(a.shape), a.dtype) if isinstance(a, Tensor) else type(a).__name__ for a in leaves
+    )
+    return (str(spec), shapes)
+
+
+def largest_difference(first: Tree, second: Tree) -> float:
+    """The largest absolute difference between two trees of one structure."""
+    pairs = list(zip(tensors(first), tensors(second), strict=True))
+    return max(
+        (float((a - b).abs().max()) if a.dtype != torch.bool else float((a != b).any()))
+        for a, b in pairs
+        if a.numel()
+    )
