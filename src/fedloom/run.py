@@ -43,6 +43,7 @@ def play(
 ) -> Iterator[tuple[int, Any]]:
     """The loop, in one place: yields (rounds done, state) after every round."""
     try:
+        fed.warm_up(algorithm.warm_up)
         if state is None:
             state = algorithm.start(fed)
         for round in range(first, rounds):

@@ -73,7 +73,7 @@ class Alone(TieredSGD):
     @classmethod
     def twins(cls) -> list[Twin]:
         return [
-            Twin("N = 1: TDCD", mine, TDCD(**settings), 1, 4)
+            Twin("N = 1: TDCD", mine, TDCD(**settings), 1, None)
             for mine in cls.examples()
             if (settings := {name: v for name, v in vars(mine).items() if name != "combined"})
         ]

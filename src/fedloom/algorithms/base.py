@@ -22,7 +22,9 @@ from ..federation.fabric import Fabric
 from ..federation.ledger import Line
 from ..federation.messages import RowWord
 from ..federation.placed import AtClients, AtHubs, Batch, Known, RowMap, Rows
-from ..models.task import Shapes, Task, Theta
+from ..models.task import Part, Shapes, Task, Theta
+from ..rng import Streams
+from . import local
 from .stepsize import StepSize, step_size
 
 Bill = dict[Line, tuple[int, int]]
@@ -52,13 +54,14 @@ class Draw(NamedTuple):
 
 
 class Twin(NamedTuple):
-    """A degenerate case: with so many silos and clients in each, `mine` must equal `other`."""
+    """A degenerate case: with so many silos and clients in each, `mine` must equal `other`.
+    `clients` None: unequal numbers of clients, which hold unequal numbers of rows."""
 
     about: str
     mine: Algorithm
     other: Algorithm
     silos: int
-    clients: int
+    clients: int | None
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,10 @@ class Algorithm(ABC):
     @abstractmethod
     def round(self, fed: Fabric, state: Any, draw: Any) -> Any:
         """The state after one more round."""
+
+    def warm_up(self, part: Part, streams: Streams) -> None:  # noqa: B027
+        """One dry local step at a client, before anyone waits for it: torch's first calls are slow
+        enough to miss a deadline."""
 
     @abstractmethod
     def predict(self, fed: Fabric, state: Any, step: Step) -> AtHubs[Rows]:
@@ -150,6 +157,11 @@ class MinibatchSGD(Algorithm):
                 f"batch (B) must be between 1 and the {placement.size} common rows, not "
                 f"{self.batch}"
             )
+
+    def warm_up(self, part: Part, streams: Streams) -> None:
+        theta, batch = part.initial(streams), local.made_up_rows(part)
+        rest = local.nothing_from_others(part, batch)
+        local.local_sgd(part, theta, rest, batch, torch.ones(1, device=part.device), self.l2)
 
     def rows_of_step(self, size: int) -> int:
         """Rows of one minibatch."""

@@ -82,6 +82,13 @@ def _step(rows: T, q: int) -> T:
     return tree.map_tensors(lambda a: a[q], rows)
 
 
+def made_up_rows(part: Part) -> Batch:
+    """A batch that means nothing."""
+    x, y = part.shapes.made_up(part.silo, 2)
+    mask = torch.ones(2, dtype=torch.bool, device=part.device)
+    return Batch(x.to(part.device), y.to(part.device), mask)
+
+
 def nothing_from_others(part: Part, batch: Batch) -> Rows:
     """The rest, for a silo that trains alone."""
     zeros = torch.zeros(part.shapes.joint, dtype=part.shapes.dtype, device=batch.mask.device)

@@ -15,8 +15,17 @@ class StepSize(Protocol):
     def __call__(self, t: int) -> float: ...
 
 
+class _Positive:
+    """All settings of a rule must be positive numbers, except `floor`, which may be 0."""
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not (math.isfinite(value) and (value > 0 or (name == "floor" and value == 0))):
+                raise SettingError(f"{name} must be a positive number, not {value}")
+
+
 @dataclass(frozen=True)
-class Constant:
+class Constant(_Positive):
     """The same step size throughout; a plain number means this."""
 
     lr: float
@@ -26,7 +35,7 @@ class Constant:
 
 
 @dataclass(frozen=True)
-class StepDecay:
+class StepDecay(_Positive):
     """lr, multiplied by `factor` after every `every` iterations."""
 
     lr: float
@@ -38,7 +47,7 @@ class StepDecay:
 
 
 @dataclass(frozen=True)
-class InverseSqrt:
+class InverseSqrt(_Positive):
     """lr / sqrt(1 + t / scale): the decay of the O(1 / sqrt(R)) rate without knowing R."""
 
     lr: float
@@ -49,7 +58,7 @@ class InverseSqrt:
 
 
 @dataclass(frozen=True)
-class Cosine:
+class Cosine(_Positive):
     """From lr to `floor` along half a cosine over `steps` iterations, `floor` afterwards."""
 
     lr: float
@@ -62,12 +71,5 @@ class Cosine:
 
 
 def step_size(lr: float | StepSize) -> StepSize:
-    """A number as a constant step size; refuses what would not train."""
-    rule = lr if callable(lr) else Constant(lr)
-    first = rule(0)
-    if not (math.isfinite(first) and first > 0):
-        raise SettingError(f"lr must be a positive number, not {first}")
-    for name in ("every", "steps", "scale", "factor"):
-        if getattr(rule, name, 1) <= 0:
-            raise SettingError(f"lr: {name} must be positive, not {getattr(rule, name)}")
-    return rule
+    """A number as a constant step size."""
+    return lr if callable(lr) else Constant(lr)

@@ -155,15 +155,15 @@ class TDCD(TieredSGD):
                 rows,
                 Central(local_steps=1, lr=0.2, batch=None, l2=0.1),
                 3,
-                4,
+                None,
             ),
-            Twin("N = 1: local SGD", many, Alone(local_steps=4, lr=0.2, batch=9), 1, 4),
+            Twin("N = 1: local SGD", many, Alone(local_steps=4, lr=0.2, batch=9), 1, None),
             Twin(
                 "N = 1, fresh: local SGD",
                 fresh,
                 Alone(local_steps=3, lr=0.2, batch=9, minibatch="fresh"),
                 1,
-                4,
+                None,
             ),
         ]
 

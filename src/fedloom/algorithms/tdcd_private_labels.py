@@ -129,7 +129,7 @@ class TDCDPrivateLabels(TieredSGD):
     @classmethod
     def twins(cls) -> list[Twin]:
         return [
-            Twin("shared labels: TDCD", mine, TDCD(**shared), 3, 4)
+            Twin("shared labels: TDCD", mine, TDCD(**shared), 3, None)
             for mine in cls.examples()
             if (shared := {name: v for name, v in vars(mine).items() if name != "labels_at"})
         ]

@@ -83,19 +83,19 @@ class Holdings:
             self._owner[silo] = owner
         self._x = {client: self._features(client, x) for client, x in view.x.items()}
         self._y = {
-            client: None if y is None else self._labels(task, y) for client, y in view.y.items()
+            client: None if y is None else self._labels(task, client, y)
+            for client, y in view.y.items()
         }
 
     def _features(self, client: Client, x: Tensor) -> Tensor:
-        shape, dtype = self._shapes.features[client.silo]
-        if not len(x):  # a client without rows still needs something to pad with
-            x = torch.full((1, *shape), 1 if dtype.is_floating_point else 0)
+        dtype = self._shapes.features[client.silo][1]
+        x = x if len(x) else self._shapes.made_up(client.silo, 1)[0]
         return x.to(dtype=dtype, device=self._device)
 
-    def _labels(self, task: Task, y: Tensor) -> Tensor:
-        shape, dtype = self._shapes.label
-        y = task.loss.labels(y, self._shapes.dtype) if len(y) else torch.zeros(1, *shape)
-        return y.to(dtype=dtype, device=self._device)
+    def _labels(self, task: Task, client: Client, y: Tensor) -> Tensor:
+        made_up = self._shapes.made_up(client.silo, 1)[1]
+        labels = task.loss.labels(y, self._shapes.dtype) if len(y) else made_up
+        return labels.to(self._device)
 
     def slots(self, client: Client, ids: Tensor) -> Tensor:
         """Positions of the client's rows; at least one column, so that no batch is empty."""

@@ -20,26 +20,46 @@ from ..data.placement import View
 from ..errors import AbortedError, LostError, ProtocolError, SettingError
 from ..federation.fabric import Fabric
 from ..federation.local import Local, argument, check_local, name_of
-from ..federation.messages import AT_THE_END, END, Key, Kind, Message
+from ..federation.messages import AT_THE_END, AT_THE_START, END, READY, Key, Kind, Message
 from ..federation.placed import MISSING, AtClients, AtHubs, Batch, Placed, RowMap, Rows
 from ..federation.schedule import Moment, Schedule
 from ..federation.topology import Client, Party, title
-from ..models.task import Shapes, Task
+from ..models.task import Part, Shapes, Task
+from ..rng import Streams
 from ..transports.base import Transport
 from .held import Held, Holdings, Pending, Slots
 
 
 @dataclass(frozen=True)
 class Waits:
-    """How long to wait, in seconds. `up`: a client that has not answered by then is absent from
-    the rest of the round (None: everyone is waited for). `cap`: no wait at all lasts longer."""
+    """How long to wait, in seconds.
+
+    `up`: a client that has not answered its hub by then is absent from the rest of the round; None:
+    everyone is waited for. `patience`: how long a hub waits for a client then. Hubs wait twice as
+    long for each other, and clients four times as long for their hub, so that a silence is named by
+    the party next to it. No wait is longer.
+    """
 
     up: float | None = None
-    cap: float = 60.0
+    patience: float = 60.0
 
     def __post_init__(self) -> None:
-        if not self.cap > 0 or (self.up is not None and not 0 < self.up < self.cap):
-            raise SettingError(f"waits must satisfy 0 < up < cap, not up {self.up}, cap {self.cap}")
+        if not self.patience > 0 or (self.up is not None and not 0 < self.up <= self.patience):
+            raise SettingError(
+                f"waits: 0 < up <= patience is needed, not up {self.up}, patience {self.patience}"
+            )
+
+    @property
+    def for_client(self) -> float:
+        return self.patience if self.up is None else self.up
+
+    @property
+    def for_hub(self) -> float:
+        return 2 * self.patience
+
+    @property
+    def for_own_hub(self) -> float:
+        return 4 * self.patience
 
 
 class PartyEngine(Fabric):
@@ -95,6 +115,18 @@ class PartyEngine(Fabric):
                 there &= [not mailbox.is_gone(client) for client in clients]
                 self.record.note(moment, silo, names, there)
             self._present.update(zip(clients, map(bool, there), strict=True))
+
+    def warm_up(self, dry_step: Callable[[Part, Streams], None]) -> None:
+        if self._waits.up is None:
+            return
+        for silo, clients in self._own.items():
+            if clients:
+                dry_step(self.part.values[silo], self.streams)
+            for client in clients:
+                self._transport.send(Message(AT_THE_START, READY.name, client, silo, None))
+        for hub in self._hubs():
+            awaited = self._known[hub]
+            self._transport.mailbox(hub).take_each(awaited, AT_THE_START, self._waits.patience)
 
     def finish(self) -> None:
         for silo, clients in self._known.items():
@@ -219,7 +251,7 @@ class PartyEngine(Fabric):
         if kind is not END and not self._present[client]:
             return MISSING
         mailbox = self._transport.mailbox(client)
-        message = mailbox.take(client.silo, key, kind.name, self._waits.cap)
+        message = mailbox.take(client.silo, key, kind.name, self._waits.for_own_hub)
         if message is None:  # the hub has gone on without this client
             self._present[client] = False
             return MISSING
@@ -311,15 +343,14 @@ class PartyEngine(Fabric):
         clients = self._known[hub]
         awaited = [client for client in clients if self._present[client]]
         elsewhere = any(client not in self.hosted for client in awaited)
-        up, cap = self._waits.up, self._waits.cap
-        seconds = (cap if up is None else up) if elsewhere else 0.0
+        seconds = self._waits.for_client if elsewhere else 0.0
         came, _ = self._transport.mailbox(hub).take_each(awaited, key, seconds)
         answered = {client: came[client].payload for client in awaited if client in came}
-        if up is None and elsewhere and len(answered) < len(awaited):
+        if self._waits.up is None and elsewhere and len(answered) < len(awaited):
             silent = next(client for client in awaited if client not in answered)
             raise LostError(
                 f"round {self.round}: {title(hub)} waited for {kind} from {title(silent)}, which "
-                f"did not answer within {cap:g} s or is gone"
+                f"did not answer within {seconds:g} s or is gone"
             )
         for client in clients:
             self._present[client] = client in answered
@@ -338,7 +369,7 @@ class PartyEngine(Fabric):
         self._transport.send(Message(key, kind.name, source, to, payload))
 
     def _receive(self, key: Key, kind: Kind, source: str, to: str) -> Any:
-        message = self._transport.mailbox(to).take(source, key, kind.name, self._waits.cap)
+        message = self._transport.mailbox(to).take(source, key, kind.name, self._waits.for_hub)
         if message is None:
             raise ProtocolError(
                 f"round {self.round}: {title(source)} went on without sending {kind} to {title(to)}"

@@ -17,7 +17,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Self
@@ -97,6 +97,9 @@ class Fabric(ABC):
     @abstractmethod
     def finish(self) -> None:
         """The run is over: let go of everyone who still waits."""
+
+    def warm_up(self, dry_step: Callable[[Part, Streams], None]) -> None:  # noqa: B027
+        """Before the first round: a dry step at every client that could keep others waiting."""
 
     @abstractmethod
     def fail(self, problem: BaseException) -> None:

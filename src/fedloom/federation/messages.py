@@ -50,5 +50,7 @@ class Message(NamedTuple):
     receipt: Key | None = None
 
 
+READY = Kind("ready", "a client is warm; the first round may begin")
+AT_THE_START = Key(-1, 0)
 END = Kind("end", "the run is over; carries the last receipt")
 AT_THE_END = Key(1 << 62, 0)

@@ -79,7 +79,8 @@ def resnet18(channels: int = 3, outputs: int = 10, width: int = 64) -> Maker:
 
 
 def _norm(channels: int) -> nn.GroupNorm:
-    return nn.GroupNorm(32 if channels % 32 == 0 else 1, channels)
+    groups = min(32, channels // 2)  # never one channel a group: that would be all bias
+    return nn.GroupNorm(groups if groups and channels % groups == 0 else 1, channels)
 
 
 class ResidualBlock(nn.Module):

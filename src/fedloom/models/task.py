@@ -61,6 +61,13 @@ class Shapes:
             "label": self.label,
         }[word]
 
+    def made_up(self, silo: str, count: int) -> tuple[Tensor, Tensor]:
+        """Features and labels of the right shape that mean nothing: something to pad with where
+        there is no row, and to warm up on."""
+        (x_shape, x_type), (y_shape, y_type) = self.features[silo], self.label
+        x = torch.full((count, *x_shape), 1 if x_type.is_floating_point else 0, dtype=x_type)
+        return x, torch.zeros((count, *y_shape), dtype=y_type)
+
 
 @dataclass(frozen=True, eq=False)
 class Part:

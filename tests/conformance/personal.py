@@ -1,0 +1,48 @@
+"""A test algorithm with state held at clients: a personal offset on the client's embeddings, which
+never leaves it and counts only where its hub accepted the round."""
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+
+from fedloom.algorithms import TDCD, local
+from fedloom.algorithms.tdcd import EMBEDDING, HUB_EMBEDDING, REST, counted
+from fedloom.federation.placed import AtClients, AtHubs
+
+
+class PersonalState(NamedTuple):
+    theta: AtHubs
+    offset: AtClients
+
+
+@dataclass(frozen=True)
+class Personal(TDCD):
+    State: ClassVar[type] = PersonalState
+
+    def start(self, fed):
+        theta = super().start(fed).theta
+        return PersonalState(theta, fed.at_clients(nothing, fed.part))
+
+    def round(self, fed, state, draw):
+        theta_k = self.to_clients(fed, state.theta, draw)
+        phi_k = fed.at_clients(shifted, fed.part, theta_k, state.offset, draw.batch_k)
+        phis = fed.exchange(HUB_EMBEDDING, fed.gather(EMBEDDING, phi_k, draw.rows))
+        rest_k = fed.scatter(REST, fed.at_hubs(local.sum_of_others, fed.part, phis), draw.rows)
+        trained_k = fed.at_clients(self.local_sgd, fed.part, theta_k, rest_k, draw.batch_k, draw.lr)
+        theta = self.average(fed, trained_k, state, fed.at_clients(counted, rest_k))
+        offset_k = fed.at_clients(moved, state.offset, rest_k)
+        return PersonalState(theta, fed.keep(offset_k, state.offset))
+
+
+def nothing(part):
+    return torch.zeros(part.shapes.width[part.silo], dtype=part.shapes.dtype)
+
+
+def shifted(part, theta, offset, batch):
+    return local.embed(part, theta, batch) + offset
+
+
+def moved(offset, rest):
+    total = torch.where(rest.mask[..., None], rest.value, 0.0).sum(0)
+    return offset + 0.1 * total + 0.01

@@ -1,0 +1,233 @@
+"""Absence as it happens: late clients, dead clients, dead hubs, in threads with real deadlines.
+
+Nothing here sleeps. A message is held back until another one is seen, or a party's thread ends when
+it would send; deadlines are long for a machine and short for a person.
+"""
+
+import threading
+
+import pytest
+from personal import Personal
+
+from fedloom import TDCD, Run, tree
+from fedloom.engines.apart import run_apart
+from fedloom.engines.party import Waits
+from fedloom.errors import AbortedError, FedLoomError, LostError, ProtocolError
+from fedloom.federation.schedule import Everyone, Moment
+from fedloom.federation.topology import Client
+from fedloom.run import play
+from fedloom.testing import placement, task
+from fedloom.transports.memory import MemoryTransport
+
+ROUNDS, SEED = 4, 3
+LATE = Client("ash", "1")
+SKIP = Waits(up=3.0, patience=30.0)
+ALGORITHM = TDCD(local_steps=2, lr=0.2, batch=20)
+PERSONAL = Personal(local_steps=2, lr=0.2, batch=20)
+
+
+class Died(BaseException):
+    """The party's process is gone: no word to anyone."""
+
+
+class HoldingBack(MemoryTransport):
+    """Keeps messages of one kind, round and source until another message is sent."""
+
+    def __init__(self, parties, hold, until=None):
+        super().__init__(parties)
+        self._hold, self._until, self._kept = hold, until, []
+        self._lock = threading.Lock()
+
+    def send(self, message):
+        with self._lock:
+            if self._hold(message):
+                self._kept.append(message)
+                return
+            super().send(message)
+            if self._until is not None and self._until(message):
+                kept, self._kept = self._kept, []
+                for late in kept:
+                    super().send(late)
+
+
+class Deadly(MemoryTransport):
+    """Parties die when they would send what `dies` says."""
+
+    def __init__(self, parties, dies):
+        super().__init__(parties)
+        self._dies = dies
+
+    def send(self, message):
+        if self._dies(message):
+            raise Died
+        super().send(message)
+
+
+def is_(kind, round, source):
+    return lambda m: m.kind == kind and m.key.round == round and m.source == source
+
+
+def live(algorithm, transport, waits=SKIP, rounds=ROUNDS):
+    """Every party in its own thread; one that dies goes without a word."""
+    rows, learn = placement(), task()
+    shapes = Run(algorithm, learn, rows, precision="float64").shapes
+
+    def run_party(fed):
+        try:
+            *_, (_, state) = play(fed, algorithm, rounds)
+        except Died:
+            for party in fed.hosted:
+                transport.close(party)
+            return None
+        return state
+
+    return run_apart(
+        run_party,
+        learn,
+        shapes,
+        rows,
+        seed=SEED,
+        schedule=Everyone(),
+        waits=waits,
+        transport=transport,
+    )
+
+
+def parties():
+    return placement().topology.parties
+
+
+def of(apart, field):
+    """A field of the state at every party that is still there."""
+    found = {}
+    for group, state in apart.states.items():
+        if state is not None:
+            found.update(apart.engines[group].read(getattr(state, field)))
+    return found
+
+
+def assert_replays(apart, algorithm, rounds=ROUNDS):
+    """The record of what happened, replayed in either engine, gives the same model, the same
+    ledger, and the same state at the clients."""
+    for engine, tolerance in (("reference", 0.0), ("stacked", 1e-12)):
+        again = Run(
+            algorithm,
+            task(),
+            placement(),
+            engine=engine,
+            precision="float64",
+            seed=SEED,
+            schedule=apart.record,
+        ).train(rounds)
+        for field in algorithm.State._fields:
+            wanted = again.fed.read(getattr(again.state, field))
+            found = of(apart, field)
+            wanted = {party: wanted[party] for party in found}
+            assert tree.largest_difference(found, wanted) <= tolerance
+        assert list(apart.ledger) == list(again.ledger)
+
+
+@pytest.mark.parametrize("algorithm", [ALGORITHM, PERSONAL], ids=["tdcd", "client-held state"])
+@pytest.mark.parametrize("kind", ["embedding", "update"])
+def test_a_late_client_is_absent_and_comes_back(kind, algorithm):
+    """Its message comes after the hub has gone on: dropped, and the client learns of it."""
+    goes_on = {"embedding": ("rest", 1), "update": ("model", 2)}[kind]
+    transport = HoldingBack(parties(), is_(kind, 1, LATE), is_(*goes_on, "ash"))
+    apart = live(algorithm, transport)
+    assert LATE.name not in apart.record.who[Moment(1, kind)]["ash"]
+    assert Moment(2, kind) not in apart.record.who  # back in the next round
+    assert_replays(apart, algorithm)
+
+
+def test_late_in_the_last_round_does_not_wait_for_ever():
+    last = ROUNDS - 1
+    transport = HoldingBack(parties(), is_("embedding", last, LATE))
+    apart = live(PERSONAL, transport)
+    assert LATE.name not in apart.record.who[Moment(last, "embedding")]["ash"]
+    assert_replays(apart, PERSONAL)
+
+
+def test_kept_state_needs_the_hubs_acceptance():
+    """Accepted in gather, late in the mean: the new state that it computed must not count."""
+    transport = HoldingBack(
+        parties(), is_("update", ROUNDS - 1, LATE), lambda m: m.kind == "end" and m.to == LATE
+    )
+    apart = live(PERSONAL, transport)
+    assert Moment(ROUNDS - 1, "embedding") not in apart.record.who
+    assert LATE.name not in apart.record.who[Moment(ROUNDS - 1, "update")]["ash"]
+    assert_replays(apart, PERSONAL)
+
+
+def test_death_between_gather_and_mean():
+    transport = Deadly(parties(), is_("update", 1, LATE))
+    apart = live(ALGORITHM, transport)
+    assert LATE.name not in apart.record.who[Moment(1, "update")]["ash"]
+    assert LATE.name not in apart.record.who[Moment(2)]["ash"]  # gone for good
+    assert_replays(apart, ALGORITHM)
+
+
+def test_nobody_left_in_a_silo():
+    """No row is complete any more: the other silos stop learning, and nobody fails."""
+    dead = {Client("birch", "0"), Client("birch", "1")}
+    transport = Deadly(
+        parties(), lambda m: m.source in dead and m.kind == "embedding" and m.key.round == 2
+    )
+    apart = live(ALGORITHM, transport)
+    assert apart.record.who[Moment(2, "embedding")]["birch"] == ()
+    assert_replays(apart, ALGORITHM)
+    stopped = Run(
+        ALGORITHM, task(), placement(), precision="float64", seed=SEED, engine="reference"
+    ).train(2)
+    assert tree.largest_difference(of(apart, "theta"), stopped.fed.read(stopped.state.theta)) == 0
+
+
+def test_everyone_is_waited_for_where_nobody_may_be_absent():
+    transport = Deadly(parties(), is_("update", 1, LATE))
+    with pytest.raises(LostError, match="update from client ash/1"):
+        live(ALGORITHM, transport, Waits(patience=30.0))
+
+
+def test_a_dead_hub_ends_the_run_for_everyone():
+    transport = Deadly(parties(), is_("hub-embedding", 1, "birch"))
+    with pytest.raises(LostError, match="hub birch"):
+        live(ALGORITHM, transport)
+
+
+def test_a_hub_that_skips_a_message_is_told_so():
+    transport = HoldingBack(parties(), is_("hub-embedding", 1, "birch"))
+    with pytest.raises(ProtocolError, match="hub birch went on without sending hub-embedding"):
+        live(ALGORITHM, transport)
+
+
+def test_a_silent_hub_is_named_by_its_neighbour():
+    transport = HoldingBack(
+        parties(), lambda m: m.source == "birch" and m.kind == "hub-embedding" and m.key.round >= 1
+    )
+    with pytest.raises(LostError, match="waited 2 s for hub-embedding from hub birch"):
+        live(ALGORITHM, transport, Waits(up=1.0, patience=1.0))
+
+
+def test_an_abort_reaches_everyone_with_its_cause():
+    """A local function fails at one client: all others stop, naming it."""
+    seen = {}
+    rows, learn = placement(), task()
+    shapes = Run(ALGORITHM, learn, rows, precision="float64").shapes
+
+    def run_party(fed):
+        (party,) = fed.hosted
+        if party == LATE:
+            fed.part.values["ash"].block.module.forward = lambda x: x.no_such_thing()
+        try:
+            list(play(fed, ALGORITHM, ROUNDS))
+        except FedLoomError as problem:
+            seen[party] = problem
+            raise
+
+    with pytest.raises(FedLoomError, match="no_such_thing"):
+        run_apart(run_party, learn, shapes, rows, seed=SEED, schedule=Everyone())
+    assert set(seen) == set(parties())
+    others = [problem for party, problem in seen.items() if party != LATE]
+    assert all(isinstance(problem, AbortedError) for problem in others)
+    assert len({str(problem) for problem in others}) == 1
+    assert "client ash/1" in str(others[0])
+    assert "round 0" in str(others[0])

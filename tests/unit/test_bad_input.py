@@ -1,0 +1,303 @@
+"""What bad input gets: a clear error that names the cause, before any training."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedloom import (
+    TDCD,
+    Alone,
+    Central,
+    Placement,
+    Run,
+    Shard,
+    Task,
+    TDCDPrivateLabels,
+    linear,
+    mlp,
+    partition,
+)
+from fedloom.algorithms import Cosine, StepDecay
+from fedloom.errors import DataError, ModelError, NotFiniteError, SettingError
+from fedloom.federation.schedule import Drawn
+from fedloom.testing import placement, task
+
+
+def shard(ids, width=2, y=True, value=1.0):
+    ids = np.asarray(ids)
+    x = torch.full((len(ids), width), value)
+    return Shard(ids, x, torch.zeros(len(ids)) if y else None)
+
+
+def two_silos(**changes):
+    shards = {
+        "bank": {"north": shard([1, 2]), "south": shard([3, 4])},
+        "insurer": {"only": shard([1, 2, 3, 4])},
+    }
+    for silo, clients in changes.items():
+        shards[silo] = clients
+    return shards
+
+
+@pytest.mark.parametrize(
+    ("shards", "message"),
+    [
+        ({}, "at least one silo"),
+        (two_silos(bank={}), "silo bank has no clients"),
+        (two_silos(bank={"north": shard([])}), "silo bank holds no rows"),
+        (
+            two_silos(bank={"north": shard([1, 2]), "south": shard([2, 3, 4])}),
+            "silo bank: 1 ids are held twice, by clients north and south",
+        ),
+        (
+            two_silos(bank={"north": shard([1, 2, 2])}),
+            "client bank/north: 1 ids occur more than once",
+        ),
+        (
+            two_silos(bank={"north": shard([1, 2, 3])}),
+            "silo bank lacks 1 of the 4 ids that silo insurer holds",
+        ),
+        (
+            two_silos(bank={"north": shard([1, 2, 3, 4, 5])}),
+            "silo insurer lacks 1 of the 5 ids that silo bank holds",
+        ),
+        (
+            two_silos(bank={"north": Shard([1, 2, 3, 4], torch.ones(4, 2), torch.ones(4))}),
+            "labels disagree between silos bank and insurer on 4 rows",
+        ),
+        (
+            two_silos(bank={"north": shard([1, 2, 3, 4], value=math.nan)}),
+            "client bank/north: NaN or infinity in the features of 4 rows",
+        ),
+        (
+            two_silos(bank={"north": Shard([1, 2, 3, 4], torch.ones(4, 2), [0, 0, math.inf, 0])}),
+            "client bank/north: NaN or infinity in the labels of 1 rows",
+        ),
+        (
+            two_silos(bank={"north": Shard([1, 2, 3, 4], torch.ones(3, 2))}),
+            "client bank/north: 4 ids, 3 rows of features",
+        ),
+        (
+            two_silos(bank={"north": Shard([1, 2, 3, 4], torch.ones(4, 2), [0, 1])}),
+            "client bank/north: 4 ids, 2 labels",
+        ),
+        (
+            two_silos(bank={"north": Shard([1, 2, 3, 4], [["a", "b"]] * 4)}),
+            "client bank/north: features are not numbers",
+        ),
+        (
+            two_silos(bank={"north": shard([1, 2]), "south": shard([3, 4], width=3)}),
+            "client bank/south: features differ in shape or type",
+        ),
+        (
+            two_silos(bank={"north": shard([1, 2]), "south": shard([3, 4], y=False)}),
+            "silo bank: some clients have labels and some have none",
+        ),
+        (
+            two_silos(bank={"north": shard(["1", "2", "3", "4"])}),
+            "ids are of different types in silos bank and insurer",
+        ),
+        ({"server": {"a": shard([1])}}, "'server' cannot be a silo's name"),
+        ({"a/b": {"a": shard([1])}}, "'a/b' cannot be a silo's name"),
+    ],
+)
+def test_rows(shards, message):
+    with pytest.raises(DataError, match=message):
+        Placement.of(shards)
+
+
+def test_errors_do_not_print_ids():
+    secret = "patient-4711"
+    with pytest.raises(DataError) as problem:
+        Placement.of({"a": {"x": shard([secret]), "y": shard([secret])}})
+    assert secret not in str(problem.value)
+
+
+def test_a_client_without_rows_is_allowed_and_takes_no_step():
+    shards = two_silos(bank={"north": shard([1, 2, 3, 4]), "empty": Shard([], None)})
+    learn = Task({"bank": linear(2), "insurer": linear(2)}, "squared")
+    runs = {
+        engine: Run(TDCD(local_steps=2, batch=2), learn, Placement.of(shards), engine=engine)
+        for engine in ("stacked", "reference")
+    }
+    for run in runs.values():
+        run.train(2)
+    a, b = (run.export("bank").weight for run in runs.values())
+    assert torch.allclose(a, b)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"local_steps": 0}, r"local_steps \(Q\) must be at least 1, not 0"),
+        ({"lr": 0}, "lr must be a positive number, not 0"),
+        ({"lr": -0.1}, "lr must be a positive number"),
+        ({"lr": math.nan}, "lr must be a positive number"),
+        ({"batch": 0}, r"batch \(B\) must be between 1 and the 36 common rows, not 0"),
+        ({"batch": 37}, r"batch \(B\) must be between 1 and the 36 common rows, not 37"),
+        ({"l2": -1}, "l2 must not be negative"),
+        ({"minibatch": "freshh"}, "minibatch: 'freshh'; did you mean 'fresh'"),
+        ({"weighting": "row"}, "weighting: 'row'; did you mean 'rows'"),
+    ],
+)
+def test_settings(settings, message):
+    with pytest.raises(SettingError, match=message):
+        Run(TDCD(**{"batch": 10, **settings}), task(), placement())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"engine": "fast"}, "engine must be stacked or reference, not 'fast'"),
+        ({"precision": "float16"}, "precision must be float32 or float64"),
+        ({"chunk": 0}, "chunk must be at least 1, not 0"),
+    ],
+)
+def test_options(options, message):
+    with pytest.raises(SettingError, match=message):
+        Run(TDCD(batch=10), task(), placement(), **options)
+
+
+def test_step_sizes():
+    with pytest.raises(SettingError, match="every must be a positive number, not 0"):
+        StepDecay(0.1, 0.5, 0)
+    with pytest.raises(SettingError, match="lr must be a positive number, not -1"):
+        Cosine(-1, 10)
+    assert Cosine(0.1, 10)(10) == 0
+
+
+def test_presence_is_a_probability():
+    with pytest.raises(SettingError, match="presence must be between 0 and 1"):
+        Drawn(1.5)
+
+
+@pytest.mark.parametrize(
+    ("learn", "message"),
+    [
+        (
+            Task({"ash": linear(4, 3), "birch": linear(3, 2), "cedar": mlp(4, [], 3)}, "squared"),
+            "does not take rows of shape",
+        ),
+        (Task({"ash": linear(4, 3)}, "squared"), "blocks for silos .* data of"),
+    ],
+)
+def test_blocks_that_do_not_fit_the_data(learn, message):
+    with pytest.raises(ModelError, match=message):
+        Run(TDCD(batch=10), learn, placement())
+
+
+def with_widths(*widths, **options):
+    x = {silo: torch.randn(20, 2) for silo in "ab"}
+    rows = partition(x, torch.arange(20) % 3, {"a": 2, "b": 2})
+    blocks = {silo: linear(2, width) for silo, width in zip("ab", widths, strict=True)}
+    return Task(blocks, "cross-entropy", **options), rows
+
+
+def test_widths_that_do_not_match_for_a_sum():
+    learn, rows = with_widths(10, 8)
+    with pytest.raises(ModelError, match="widths do not match for a sum: a 10, b 8"):
+        Run(TDCD(batch=5), learn, rows)
+
+
+def test_a_concatenation_needs_a_head():
+    learn, rows = with_widths(4, 5, combine="concat")
+    with pytest.raises(ModelError, match="needs a head"):
+        Run(TDCD(batch=5), learn, rows)
+
+
+def test_too_few_scores_for_the_labels():
+    learn, rows = with_widths(2, 2)
+    with pytest.raises(ModelError, match="2 scores a row, the labels go up to 2"):
+        Run(TDCD(batch=5), learn, rows)
+
+
+def test_unknown_names_get_the_nearest():
+    with pytest.raises(SettingError, match="unknown loss 'squard'; did you mean 'squared'"):
+        Task({"a": linear(1)}, "squard")
+    with pytest.raises(SettingError, match="combine: 'add'"):
+        Task({"a": linear(1)}, "squared", combine="add")
+
+
+@pytest.mark.parametrize(
+    ("loss", "labels", "message"),
+    [
+        ("binary-cross-entropy", [0.0, 2.0], "labels must be 0 or 1"),
+        ("cross-entropy", [0.0, 1.5], "labels must be whole numbers"),
+        ("cross-entropy", [-1.0, 1.0], "labels must be whole numbers from 0"),
+    ],
+)
+def test_labels_that_do_not_fit_the_loss(loss, labels, message):
+    rows = partition({"a": torch.randn(2, 2)}, torch.tensor(labels), {"a": 1})
+    with pytest.raises(DataError, match=message):
+        Run(TDCD(batch=1), Task({"a": linear(2)}, loss), rows)
+
+
+def without_labels_in(silo):
+    full = placement()
+    shards = full.shards()
+    shards[silo] = {name: Shard(s.ids, s.x) for name, s in shards[silo].items()}
+    return Placement.of(shards)
+
+
+@pytest.mark.parametrize("algorithm", [TDCD(batch=5), Alone(batch=5)])
+def test_labels_are_needed_in_every_silo(algorithm):
+    with pytest.raises(DataError, match="silo cedar holds no labels"):
+        Run(algorithm, task(), without_labels_in("cedar"))
+
+
+def test_labels_are_needed_where_they_are_said_to_be():
+    rows = without_labels_in("ash")
+    with pytest.raises(DataError, match="silo ash holds no labels"):
+        Run(TDCDPrivateLabels(batch=5), task(), rows)
+    with pytest.raises(SettingError, match="labels_at: 'brich'; did you mean 'birch'"):
+        Run(TDCDPrivateLabels(batch=5, labels_at="brich"), task(), rows)
+    with pytest.raises(DataError, match="the pool takes labels from the first silo"):
+        Run(Central(batch=5), task(), rows)
+    Run(TDCDPrivateLabels(batch=5, labels_at="birch"), task(), rows).train(1)
+
+
+def test_private_labels_have_no_form_with_a_head():
+    with pytest.raises(ModelError, match="no form with a trainable head"):
+        Run(TDCDPrivateLabels(batch=5), task(head=True), placement())
+
+
+@pytest.mark.parametrize("engine", ["stacked", "reference"])
+def test_divergence_stops_the_run_and_keeps_the_last_good_state(engine):
+    learn = Task({s: linear(2, 1) for s in "ab"}, "squared")
+    x = {silo: torch.randn(20, 2, generator=torch.Generator().manual_seed(0)) for silo in "ab"}
+    rows = partition(x, torch.ones(20), {"a": 3, "b": 2})
+    run = Run(TDCD(lr=1e12, batch=10), learn, rows, engine=engine)
+    with pytest.raises(NotFiniteError, match=r"round 0: NaN or infinity in update from client a/0"):
+        run.train(5)
+    assert run.round == 0
+    calm = Run(TDCD(lr=1.2, batch=20, local_steps=3), learn, rows, engine=engine)
+    with pytest.raises(NotFiniteError, match=r"from client [ab]/\d"):
+        calm.train(2000)
+    assert calm.round > 0
+    assert torch.isfinite(calm.predict()).all()
+    assert calm.snapshot().round == calm.round
+
+
+def test_both_engines_blame_the_same_client():
+    class Bomb(nn.Module):
+        """Infinite where the first feature is above a threshold."""
+
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(1))
+
+        def forward(self, x):
+            return torch.where(x[:, :1] > 2, 1 / (self.weight * 0), self.weight * x[:, :1])
+
+    x = torch.zeros(12, 2)
+    x[7, 0] = 3.0
+    rows = partition({"a": x}, torch.ones(12), {"a": 4}, seed=1)
+    said = []
+    for engine in ("stacked", "reference"):
+        with pytest.raises(NotFiniteError, match="in embedding from client a/") as problem:
+            Run(TDCD(batch=None), Task({"a": Bomb}, "squared"), rows, engine=engine).train(1)
+        said.append(str(problem.value))
+    assert said[0] == said[1]

@@ -1,0 +1,74 @@
+"""The import rule, and the one file that knows the client axis."""
+
+import ast
+from pathlib import Path
+
+import fedloom
+
+ROOT = Path(fedloom.__file__).parent
+
+
+def imported(path):
+    """Modules of the package that a file imports, as paths from its root."""
+    here = ("fedloom", *path.relative_to(ROOT).parent.parts)
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            base = here[: len(here) - node.level + 1] if node.level else ()
+            module = (*base, *(node.module or "").split("."))
+            for name in node.names:
+                yield ".".join(part for part in (*module, name.name) if part)
+        elif isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+
+
+def files(folder):
+    return sorted((ROOT / folder).glob("**/*.py"))
+
+
+def assert_free_of(folder, *forbidden):
+    for path in files(folder):
+        for name in imported(path):
+            for ban in forbidden:
+                assert not name.startswith(f"fedloom.{ban}"), f"{path} imports {name}"
+
+
+def test_algorithms_know_neither_engines_nor_transports():
+    assert files("algorithms")
+    assert_free_of("algorithms", "engines", "transports", "run", "testing")
+
+
+def test_data_flows_one_way():
+    assert_free_of("data", "models", "algorithms", "engines", "transports", "run")
+    assert_free_of("models", "algorithms", "engines", "transports", "run")
+    assert_free_of("federation", "algorithms", "engines", "transports", "run")
+    assert_free_of("transports", "algorithms", "engines", "models", "data", "run")
+    assert_free_of("engines", "algorithms", "run", "testing")
+
+
+def test_one_file_knows_the_client_axis():
+    """Only it (and the check of a user's module) uses vmap."""
+    users = {
+        path.relative_to(ROOT).as_posix() for path in files(".") if "vmap" in set(names_in(path))
+    }
+    assert users == {"engines/clientaxis.py", "models/check.py"}
+
+
+def names_in(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+
+
+def test_no_pickle():
+    for path in files("."):
+        names = set(imported(path)) | set(names_in(path))
+        assert not any("pickle" in name for name in names), path
+
+
+def test_the_front_door():
+    assert sorted(fedloom.__all__) == list(fedloom.__all__) or fedloom.__all__
+    for name in fedloom.__all__:
+        assert getattr(fedloom, name) is not None
+    assert len(fedloom.__all__) <= 25
