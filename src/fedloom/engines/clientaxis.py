@@ -110,9 +110,8 @@ class Each(Lazy):
 class Mapped(Lazy):
     """Local work on lazy values. What depends on no client is computed once for all."""
 
-    def __init__(self, call: Call, f: Local, values: Sequence[Lazy]):
+    def __init__(self, call: Call, f: Local, values: Sequence[Lazy], silos: Sequence[str]):
         self._call, self._f, self._values = call, f, values
-        silos = set.intersection(*(set(value.has) for value in values))
         self.has = {
             silo: np.logical_and.reduce([value.has[silo] for value in values]) for silo in silos
         }
@@ -195,7 +194,7 @@ class Segments(RowMap):
         _, real = self.positions(chunk)
         got = value.tree.shape[: real.ndim] if isinstance(value.tree, Tensor) else ()
         if not value.stacked or got != real.shape:
-            raise ValueError(f"one entry for each of a client's rows is needed: {real.shape[1:]}")
+            raise ValueError("one entry for each of a client's rows is needed")
         return value.tree[real]
 
 

@@ -263,8 +263,16 @@ class PartyEngine(Fabric):
 
     def gather(self, kind: Kind, value: AtClients[Tensor], where: RowMap) -> AtHubs[Rows]:
         assert isinstance(where, Slots)
-        real = {client: where.slots[client] >= 0 for client in self._clients()}
-        came = self._up(kind, value, lambda client, v: v[real[client]])
+
+        def own(client: Client, mine: Tensor) -> Tensor:
+            real = where.slots[client] >= 0
+            if not isinstance(mine, Tensor) or mine.shape[: real.ndim] != real.shape:
+                raise ProtocolError(
+                    f"round {self.round}: {kind}: one entry for each of a client's rows is needed"
+                )
+            return mine[real]
+
+        came = self._up(kind, value, own)
         gathered: dict[str, Rows] = {}
         for hub, payloads in came.items():
             shape, dtype = self._spec(kind, hub)

@@ -134,7 +134,8 @@ class StackedEngine(Fabric):
 
     def at_clients(self, f: Local, *values: Placed) -> AtClients[Any]:
         check_local(f)
-        return Mapped(self._call, f, [self._lazy(value, name_of(f)) for value in values])
+        args = [self._lazy(value, name_of(f)) for value in values]
+        return Mapped(self._call, f, args, self.scope)
 
     def hold(self, value: AtClients[Any]) -> AtClients[Any]:
         lazy = self._lazy(value, "hold")

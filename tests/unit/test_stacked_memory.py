@@ -1,0 +1,35 @@
+"""Copies of N x K models are never resident: what is held grows with the chunk, not with K."""
+
+import subprocess
+import sys
+
+SCRIPT = """
+import resource, sys, torch
+from fedloom import TDCD, Run, Task, linear, partition
+torch.set_num_threads(1)
+x = {"a": torch.randn(120, 500)}
+rows = partition(x, torch.zeros(120), {"a": 60})
+task = Task({"a": linear(500, 500)}, "squared", head=linear(500))   # a block of 1 MB
+chunk = None if sys.argv[1] == "all" else int(sys.argv[1])
+run = Run(TDCD(local_steps=2, lr=1e-3, batch=120), task, rows, chunk=chunk)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+run.train(2)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def kilobytes(chunk):
+    ran = subprocess.run(
+        [sys.executable, "-c", SCRIPT, chunk],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=200,
+    )
+    return int(ran.stdout)
+
+
+def test_memory_follows_the_chunk():
+    one, everyone = kilobytes("1"), kilobytes("all")
+    assert everyone > 60 * 1000  # all 60 blocks at once, to know that this measures something
+    assert one < everyone / 3
