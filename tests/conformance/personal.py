@@ -6,7 +6,7 @@ from typing import ClassVar, NamedTuple
 
 import torch
 
-from fedloom.algorithms import TDCD, local
+from fedloom.algorithms import TDCD, Twin, local
 from fedloom.algorithms.tdcd import EMBEDDING, HUB_EMBEDDING, REST, counted
 from fedloom.federation.placed import AtClients, AtHubs
 
@@ -18,7 +18,19 @@ class PersonalState(NamedTuple):
 
 @dataclass(frozen=True)
 class Personal(TDCD):
+    rate: float = 0.003
+
     State: ClassVar[type] = PersonalState
+    takes_head: ClassVar[bool] = False
+
+    @classmethod
+    def examples(cls):
+        return [cls(local_steps=2, lr=0.2, batch=20)]
+
+    @classmethod
+    def twins(cls):
+        settings = {"local_steps": 2, "lr": 0.2, "batch": 20}
+        return [Twin("no offset: TDCD", cls(**settings, rate=0.0), TDCD(**settings), 3, None)]
 
     def start(self, fed):
         theta = super().start(fed).theta
@@ -31,8 +43,12 @@ class Personal(TDCD):
         rest_k = fed.scatter(REST, fed.at_hubs(local.sum_of_others, fed.part, phis), draw.rows)
         trained_k = fed.at_clients(self.local_sgd, fed.part, theta_k, rest_k, draw.batch_k, draw.lr)
         theta = self.average(fed, trained_k, state, fed.at_clients(counted, rest_k))
-        offset_k = fed.at_clients(moved, state.offset, rest_k)
+        offset_k = fed.at_clients(self.moved, state.offset, rest_k)
         return PersonalState(theta, fed.keep(offset_k, state.offset))
+
+    def moved(self, offset, rest):
+        total = torch.where(rest.mask[..., None], rest.value, 0.0).sum(0)
+        return offset + self.rate * (total + 0.1)
 
 
 def nothing(part):
@@ -41,8 +57,3 @@ def nothing(part):
 
 def shifted(part, theta, offset, batch):
     return local.embed(part, theta, batch) + offset
-
-
-def moved(offset, rest):
-    total = torch.where(rest.mask[..., None], rest.value, 0.0).sum(0)
-    return offset + 0.1 * total + 0.01

@@ -22,10 +22,14 @@ class Held(AtClients):
     def __init__(self, values: Mapping[Client, Any]):
         self.values = dict(values)
 
-    def get(self, client: Client, user: str) -> Any:
+    def raw(self, client: Client, user: str) -> Any:
+        """The value as it is held: perhaps MISSING, perhaps not settled yet."""
         if client not in self.values:
             raise PlacementError(f"{user} at {title(client)}: the value lives elsewhere")
-        value = self.values[client]
+        return self.values[client]
+
+    def get(self, client: Client, user: str) -> Any:
+        value = self.raw(client, user)
         if not isinstance(value, Pending):
             return value
         if not value.settled:

@@ -167,26 +167,29 @@ class PartyEngine(Fabric):
         check_local(f)
         results: dict[Client, Any] = {}
         for client in self._clients():
-            args = [argument(value, client, name_of(f)) for value in values]
-            missing = any(arg is MISSING for arg in args)
-            results[client] = MISSING if missing else self._call(f, title(client), args)
+            if any(isinstance(v, Held) and v.raw(client, name_of(f)) is MISSING for v in values):
+                results[client] = MISSING
+            else:
+                args = [argument(value, client, name_of(f)) for value in values]
+                results[client] = self._call(f, title(client), args)
         return Held(results)
 
     def hold(self, value: AtClients[Any]) -> AtClients[Any]:
         return value
 
     def keep(self, new: AtClients[Any], old: AtClients[Any]) -> AtClients[Any]:
+        assert isinstance(new, Held)
+        assert isinstance(old, Held)
         key = self._last_up()
         kept: dict[Client, Any] = {}
         for client in self._clients():
-            now = argument(new, client, "keep")
-            before = argument(old, client, "keep")
-            if now is MISSING or not self._present[client]:
+            after, before = new.raw(client, "keep"), old.raw(client, "keep")
+            if after is MISSING or not self._present[client]:
                 kept[client] = before
             elif client.silo in self.hosted:
-                kept[client] = now
+                kept[client] = after
             else:
-                kept[client] = Pending(now, before, key)
+                kept[client] = Pending(after, old.get(client, "keep"), key)
                 self._pending.setdefault(client, []).append(kept[client])
         return Held(kept)
 

@@ -37,6 +37,9 @@ class Block:
         return moved
 
     def __call__(self, params: Params, x: Tensor) -> Tensor:
+        if self.loop_only and x.is_cuda:  # cuDNN wants pointers that torch.func's tensors lack
+            with torch.backends.cudnn.flags(enabled=False):
+                return functional_call(self.module, params, (x,))
         return functional_call(self.module, params, (x,))
 
     def with_params(self, params: Params) -> nn.Module:

@@ -29,6 +29,7 @@ from ..engines.apart import one_silo_each, run_apart
 from ..engines.stacked import StackedEngine
 from ..federation.fabric import Fabric
 from ..federation.schedule import Drawn, Everyone, Moment, Recorded, Schedule, Scripted
+from ..federation.topology import Party
 from ..models.task import Task
 from ..run import Run, play
 from .samples import placement, task
@@ -117,7 +118,7 @@ def parties_alone(algorithm: Algorithm) -> float:
     rows, learn = placement(), task(head=algorithm.takes_head)
     for schedule in _schedules(algorithm).values():
         right = _run(algorithm, rows, learn, engine="reference", schedule=schedule)
-        for groups in (None, one_silo_each(rows)):
+        for groups in (None, one_silo_each(rows), _crosswise(rows)):
             apart = run_apart(
                 lambda fed: _played(fed, algorithm),
                 learn,
@@ -141,6 +142,14 @@ def parties_alone(algorithm: Algorithm) -> float:
 def _played(fed: Fabric, algorithm: Algorithm) -> Any:
     *_, (_, state) = play(fed, algorithm, ROUNDS)
     return state
+
+
+def _crosswise(rows: Placement) -> list[list[Party]]:
+    """Three hosts that each have parties of several silos, and no whole silo."""
+    hosts: list[list[Party]] = [[], [], []]
+    for number, party in enumerate(rows.topology.parties):
+        hosts[number % 3].append(party)
+    return hosts
 
 
 @_check
