@@ -30,8 +30,8 @@ test: lint types tests
 
 lint: $(READY)
 	@echo "== style (ruff)"
-	@$(BIN)/ruff check src tests examples benchmarks
-	@$(BIN)/ruff format --check src tests examples benchmarks
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
 
 types: $(READY)
 	@echo "== types (mypy)"
