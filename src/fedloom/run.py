@@ -17,7 +17,7 @@ from .algorithms.base import Algorithm, Facts, Step
 from .data.placement import Placement
 from .engines.party import PartyEngine, Waits
 from .engines.stacked import StackedEngine
-from .errors import ModelError, SettingError
+from .errors import DataError, ModelError, SettingError
 from .federation.fabric import Fabric
 from .federation.ledger import Ledger
 from .federation.placed import AtHubs, Rows
@@ -124,9 +124,7 @@ class Run:
         """Joint scores of every row of a placement, in the order of its ids, as the hub `at` gets
         them (all hubs get the same, except where silos train alone). `rows` at a time."""
         placement = placement or self.placement
-        missing = set(self.shapes.width) - set(placement.topology.silos)
-        if missing:
-            raise ModelError(f"cannot predict without silos {sorted(missing)}")
+        self._check_fits(placement)
         fed = self._engine(placement, Everyone())
         state = self.state if self.state is not None else self.algorithm.start(self.fed)
         at = at or placement.topology.silos[0]
@@ -136,6 +134,16 @@ class Run:
             ids = torch.arange(start, min(start + rows, placement.size))
             scores.append(self._scores(fed, state, Step(*fed.minibatch(ids)), at))
         return torch.cat(scores)
+
+    def _check_fits(self, placement: Placement) -> None:
+        """Rows to predict must come from the silos and in the shapes of the training rows."""
+        silos = placement.topology.silos
+        if silos != tuple(self.shapes.width):
+            raise DataError(f"trained on silos {list(self.shapes.width)}, not on {list(silos)}")
+        for silo, (shape, _) in self.shapes.features.items():
+            if placement.x[silo].shape[1:] != shape:
+                got = tuple(placement.x[silo].shape[1:])
+                raise DataError(f"silo {silo}: features of shape {got}, trained on {shape}")
 
     def _scores(self, fed: Fabric, state: Any, step: Step, at: str) -> Tensor:
         got: AtHubs[Rows] = self.algorithm.predict(fed, state, step)

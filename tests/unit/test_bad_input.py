@@ -281,6 +281,19 @@ def test_divergence_stops_the_run_and_keeps_the_last_good_state(engine):
     assert calm.snapshot().round == calm.round
 
 
+def test_rows_to_predict_must_fit():
+    run = Run(TDCD(batch=10), task(), placement()).train(1)
+    with pytest.raises(DataError, match=r"trained on silos .* not on \['ash', 'birch'\]"):
+        run.predict(placement(silos=2))
+    other = partition(
+        {s: torch.randn(5, 2) for s in ("ash", "birch", "cedar")},
+        None,
+        {"ash": 1, "birch": 1, "cedar": 1},
+    )
+    with pytest.raises(DataError, match=r"silo ash: features of shape \(2,\), trained on \(4,\)"):
+        run.predict(other)
+
+
 def test_both_engines_blame_the_same_client():
     class Bomb(nn.Module):
         """Infinite where the first feature is above a threshold."""
