@@ -4,11 +4,11 @@ Vertically across silos (organisations with different features of the same peopl
 across the clients inside each silo. See README.md and ARCHITECTURE.md.
 """
 
+from . import errors
 from .algorithms import TDCD, Alone, Central, Cosine, InverseSqrt, StepDecay, TDCDPrivateLabels
 from .data.partition import partition
 from .data.placement import Placement, Shard
-from .errors import FedLoomError
-from .federation.schedule import Drawn, Everyone, Recorded, Scripted
+from .federation.schedule import Drawn, Everyone, Moment, Recorded, Scripted
 from .models.library import cnn, linear, lstm, mlp, resnet18
 from .models.task import Task
 from .run import Run, Snapshot
@@ -22,8 +22,8 @@ __all__ = [
     "Cosine",
     "Drawn",
     "Everyone",
-    "FedLoomError",
     "InverseSqrt",
+    "Moment",
     "Placement",
     "Recorded",
     "Run",
@@ -34,6 +34,7 @@ __all__ = [
     "TDCDPrivateLabels",
     "Task",
     "cnn",
+    "errors",
     "linear",
     "lstm",
     "mlp",

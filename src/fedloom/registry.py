@@ -20,8 +20,8 @@ T = TypeVar("T")
 class Registry:
     """name -> class or factory."""
 
-    def __init__(self, what: str):
-        self.what = what
+    def __init__(self, what: str, plural: str):
+        self.what, self.plural = what, plural
         self._known: dict[str, Any] = {}
         self._scanned = False
 
@@ -36,7 +36,7 @@ class Registry:
     def _scan(self) -> None:
         if not self._scanned:
             self._scanned = True
-            for point in entry_points(group=f"fedloom.{self.what}s"):
+            for point in entry_points(group=f"fedloom.{self.plural}"):
                 self.register(point.name)(point.load())
 
     def __getitem__(self, name: str) -> Any:
@@ -50,6 +50,7 @@ class Registry:
         return iter(sorted(self._known))
 
 
-algorithms = Registry("algorithm")
-models = Registry("model")
-losses = Registry("loss")
+algorithms = Registry("algorithm", "algorithms")
+models = Registry("model", "models")
+losses = Registry("loss", "losses")
+datasets = Registry("data set", "datasets")

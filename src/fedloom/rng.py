@@ -92,5 +92,7 @@ class Streams:
         return Stream(_digest(str(self.seed).encode(), ("common", *name)))
 
     def own(self, party: Any, *name: Any) -> Stream:
-        root = self.secret or hashlib.sha256(f"simulated {self.seed}".encode()).digest()
+        root = self.secret
+        if root is None:
+            root = hashlib.sha256(f"simulated {self.seed}".encode()).digest()
         return Stream(_digest(root, ("own", party, *name)))

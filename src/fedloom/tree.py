@@ -28,6 +28,10 @@ def axes(tree: Tree, axis: int | None) -> Tree:
     return pytree.tree_map(lambda a: axis if isinstance(a, Tensor) else None, tree)
 
 
+def leaves(tree: Tree) -> list[Any]:
+    return pytree.tree_leaves(tree)
+
+
 def tensors(tree: Tree) -> list[Tensor]:
     return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
 
@@ -53,8 +57,14 @@ def scale(tree: Tree, factor: Any) -> Tree:
     return map_tensors(lambda a: a * factor, tree)
 
 
-def divide(tree: Tree, by: float) -> Tree:
-    return map_tensors(lambda a: a / by, tree)
+def widened(tree: Tree) -> Tree:
+    """In double precision: sums over many clients must not depend on their order."""
+    return map_tensors(lambda a: a.double(), tree)
+
+
+def divided(total: Tree, by: float, like: Tree) -> Tree:
+    """A sum in double precision as a mean in the precision of another tree."""
+    return map_tensors(lambda a, b: (a / by).to(b.dtype), total, like)
 
 
 def signature(tree: Tree) -> tuple[Any, ...]:
@@ -67,10 +77,13 @@ def signature(tree: Tree) -> tuple[Any, ...]:
 
 
 def largest_difference(first: Tree, second: Tree) -> float:
-    """The largest absolute difference between two trees of one structure."""
-    pairs = list(zip(tensors(first), tensors(second), strict=True))
-    return max(
-        (float((a - b).abs().max()) if a.dtype != torch.bool else float((a != b).any()))
-        for a, b in pairs
-        if a.numel()
-    )
+    """The largest absolute difference; infinite where the trees differ in structure or shape, or
+    where either is not finite."""
+    if signature(first) != signature(second):
+        return float("inf")
+    worst = 0.0
+    for a, b in zip(tensors(first), tensors(second), strict=True):
+        if a.numel():
+            found = float((a.double() - b.double()).abs().max())
+            worst = max(worst, found if found == found else float("inf"))
+    return worst

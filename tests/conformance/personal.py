@@ -6,8 +6,10 @@ from typing import ClassVar, NamedTuple
 
 import torch
 
-from fedloom.algorithms import TDCD, Twin, local
+from fedloom.algorithms import TDCD, State, Twin, local
+from fedloom.algorithms.base import tally
 from fedloom.algorithms.tdcd import EMBEDDING, HUB_EMBEDDING, REST, counted
+from fedloom.federation.messages import Kind
 from fedloom.federation.placed import AtClients, AtHubs
 
 
@@ -57,3 +59,32 @@ def nothing(part):
 
 def shifted(part, theta, offset, batch):
     return local.embed(part, theta, batch) + offset
+
+
+ONE = Kind("one", "a number from one silo's clients")
+
+
+@dataclass(frozen=True)
+class Counting(Personal):
+    """Counts, at every client, the rounds that its hub accepted; in between, one silo alone makes
+    an upward move. Nothing that was moved enters the count."""
+
+    def round(self, fed, state, draw):
+        theta = TDCD.round(self, fed, State(state.theta), draw).theta
+        first = fed.within(fed.silos[0])
+        first.collect(ONE, first.at_clients(one_more, state.offset))
+        return PersonalState(theta, fed.keep(fed.at_clients(one_more, state.offset), state.offset))
+
+    def bill(self, facts):
+        first = next(iter(facts.clients))
+        size = facts.clients[first] * facts.row("embedding", first)
+        return super().bill(facts) | tally(("bottom", "up", ONE, facts.clients[first], size))
+
+    @classmethod
+    def twins(cls):
+        settings = {"local_steps": 2, "lr": 0.2, "batch": 20}
+        return [Twin("the count changes nothing", cls(**settings), TDCD(**settings), 3, None)]
+
+
+def one_more(offset):
+    return offset + 1

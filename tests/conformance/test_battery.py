@@ -1,14 +1,18 @@
 """Every registered algorithm passes every check of the battery."""
 
 import pytest
-from personal import Personal
+from personal import Counting, Personal
 
 import fedloom.algorithms  # noqa: F401  (registers them)
 from fedloom.registry import algorithms
 from fedloom.testing import CHECKS
 
-# One with state held at clients, as another package would bring it.
-THIRD_PARTY = [pytest.param(example, id="personal") for example in Personal.examples()]
+# With state held at clients, as another package would bring them.
+THIRD_PARTY = [
+    pytest.param(example, id=kind.__name__.lower())
+    for kind in (Personal, Counting)
+    for example in kind.examples()
+]
 
 CASES = THIRD_PARTY + [
     pytest.param(example, id=f"{name}-{number}")

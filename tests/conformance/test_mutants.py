@@ -5,17 +5,19 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from fedloom.algorithms import TDCD, local
+from fedloom import tree
+from fedloom.algorithms import TDCD, Central, InverseSqrt, State, Twin, local
+from fedloom.algorithms.tdcd import EMBEDDING, HUB_EMBEDDING, REST, counted, share_head
 from fedloom.federation.placed import Rows
 from fedloom.testing import CHECKS
 
 
-def caught_by(algorithm):
-    """Which checks fail."""
+def caught_by(algorithm, checks=tuple(CHECKS)):
+    """Which of these checks fail."""
     caught = set()
-    for name, check in CHECKS.items():
+    for name in checks:
         try:
-            check(algorithm)
+            CHECKS[name](algorithm)
         except AssertionError:
             caught.add(name)
     return caught
@@ -54,6 +56,47 @@ class IgnoresRows(TDCD):
         return torch.ones_like(rows, dtype=part.shapes.dtype)
 
 
+@dataclass(frozen=True)
+class CountsMaskedRows(TDCD):
+    """Weighs clients by all their rows of the minibatch, also those that did not count."""
+
+    def round(self, fed, state, draw):
+        part, batch_k, rows = fed.part, draw.batch_k, draw.rows
+        theta_k = self.to_clients(fed, state.theta, draw)
+        phi = fed.gather(EMBEDDING, fed.at_clients(local.embed, part, theta_k, batch_k), rows)
+        rest = fed.at_hubs(local.sum_of_others, part, fed.exchange(HUB_EMBEDDING, phi))
+        rest_k = fed.scatter(REST, rest, rows)
+        theta_k = fed.at_clients(self.local_sgd, part, theta_k, rest_k, batch_k, draw.lr)
+        theta = self.average(fed, theta_k, state, fed.at_clients(counted, batch_k))
+        return State(share_head(fed, theta))
+
+
+@dataclass(frozen=True)
+class HalvesHead(TDCD):
+    """Replicas of the head that are equal, and wrong."""
+
+    def round(self, fed, state, draw):
+        new = super().round(fed, state, draw)
+        return State(fed.at_hubs(self.half, new.theta))
+
+    def half(self, theta):
+        return theta._replace(head=tree.scale(theta.head, 0.5))
+
+
+@dataclass(frozen=True)
+class ConstantSteps(TDCD):
+    """Uses the first step size of a round for all its steps."""
+
+    def local_sgd(self, part, theta, rest, batch, lr):
+        return super().local_sgd(part, theta, rest, batch, lr[:1].expand(len(lr)))
+
+    @classmethod
+    def twins(cls):
+        rule = InverseSqrt(0.3)
+        mine, other = (kind(local_steps=3, lr=rule, batch=9) for kind in (cls, Central))
+        return [Twin("N = K = 1", mine, other, 1, 1)]
+
+
 SETTINGS = {"local_steps": 3, "lr": 0.2, "batch": 12}
 
 
@@ -68,11 +111,14 @@ def test_the_original_passes():
         (ForgetsPadding(**SETTINGS), {"engines_agree", "padding", "absent_rows"}),
         (AveragesEarly(**SETTINGS), {"twins"}),
         (IgnoresRows(**{**SETTINGS, "weighting": "rows"}), {"twins"}),
+        (CountsMaskedRows(**{**SETTINGS, "weighting": "rows"}), {"twins"}),
+        (HalvesHead(**SETTINGS), {"twins"}),
+        (ConstantSteps(**SETTINGS), {"twins"}),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, TDCD) else "",
 )
 def test_mutants_are_caught(mutant, checks):
-    assert checks <= caught_by(mutant)
+    assert checks <= caught_by(mutant, checks)
 
 
 def test_exchanging_with_oneself_is_caught(monkeypatch):
@@ -81,4 +127,4 @@ def test_exchanging_with_oneself_is_caught(monkeypatch):
         return Rows(sum(part.place(phi.value, silo) for silo, phi in phis.items()), mask)
 
     monkeypatch.setattr(local, "sum_of_others", sum_of_all)
-    assert "twins" in caught_by(TDCD(**SETTINGS))
+    assert "twins" in caught_by(TDCD(**SETTINGS), ["twins"])

@@ -7,9 +7,9 @@ it would send; deadlines are long for a machine and short for a person.
 import threading
 
 import pytest
-from personal import Personal
+from personal import Counting, Personal
 
-from fedloom import TDCD, Run, tree
+from fedloom import TDCD, Run, Scripted, TDCDPrivateLabels, tree
 from fedloom.engines.apart import run_apart
 from fedloom.engines.party import Waits
 from fedloom.errors import AbortedError, FedLoomError, LostError, ProtocolError
@@ -24,6 +24,11 @@ LATE = Client("ash", "1")
 SKIP = Waits(up=3.0, patience=30.0)
 ALGORITHM = TDCD(local_steps=2, lr=0.2, batch=20)
 PERSONAL = Personal(local_steps=2, lr=0.2, batch=20)
+COUNTING = Counting(local_steps=2, lr=0.2, batch=20)
+
+
+def name(algorithm):
+    return type(algorithm).__name__
 
 
 class Died(BaseException):
@@ -67,14 +72,16 @@ def is_(kind, round, source):
     return lambda m: m.kind == kind and m.key.round == round and m.source == source
 
 
-def live(algorithm, transport, waits=SKIP, rounds=ROUNDS):
+def live(algorithm, transport, waits=SKIP, rounds=ROUNDS, schedule=None, on_round=None):
     """Every party in its own thread; one that dies goes without a word."""
     rows, learn = placement(), task()
     shapes = Run(algorithm, learn, rows, precision="float64").shapes
 
     def run_party(fed):
         try:
-            *_, (_, state) = play(fed, algorithm, rounds)
+            for done, state in play(fed, algorithm, rounds):  # noqa: B007
+                if on_round is not None:
+                    on_round(fed, done)
         except Died:
             for party in fed.hosted:
                 transport.close(party)
@@ -87,7 +94,7 @@ def live(algorithm, transport, waits=SKIP, rounds=ROUNDS):
         shapes,
         rows,
         seed=SEED,
-        schedule=Everyone(),
+        schedule=schedule or Everyone(),
         waits=waits,
         transport=transport,
     )
@@ -127,15 +134,14 @@ def assert_replays(apart, algorithm, rounds=ROUNDS):
         assert list(apart.ledger) == list(again.ledger)
 
 
-@pytest.mark.parametrize("algorithm", [ALGORITHM, PERSONAL], ids=["tdcd", "client-held state"])
+@pytest.mark.parametrize("algorithm", [ALGORITHM, PERSONAL, COUNTING], ids=name)
 @pytest.mark.parametrize("kind", ["embedding", "update"])
 def test_a_late_client_is_absent_and_comes_back(kind, algorithm):
     """Its message comes after the hub has gone on: dropped, and the client learns of it."""
     goes_on = {"embedding": ("rest", 1), "update": ("model", 2)}[kind]
     transport = HoldingBack(parties(), is_(kind, 1, LATE), is_(*goes_on, "ash"))
     apart = live(algorithm, transport)
-    assert LATE.name not in apart.record.who[Moment(1, kind)]["ash"]
-    assert Moment(2, kind) not in apart.record.who  # back in the next round
+    assert apart.record.dropped == {Moment(1, kind): {"ash": (LATE.name,)}}
     assert_replays(apart, algorithm)
 
 
@@ -143,7 +149,7 @@ def test_late_in_the_last_round_does_not_wait_for_ever():
     last = ROUNDS - 1
     transport = HoldingBack(parties(), is_("embedding", last, LATE))
     apart = live(PERSONAL, transport)
-    assert LATE.name not in apart.record.who[Moment(last, "embedding")]["ash"]
+    assert apart.record.dropped == {Moment(last, "embedding"): {"ash": (LATE.name,)}}
     assert_replays(apart, PERSONAL)
 
 
@@ -153,16 +159,15 @@ def test_kept_state_needs_the_hubs_acceptance():
         parties(), is_("update", ROUNDS - 1, LATE), lambda m: m.kind == "end" and m.to == LATE
     )
     apart = live(PERSONAL, transport)
-    assert Moment(ROUNDS - 1, "embedding") not in apart.record.who
-    assert LATE.name not in apart.record.who[Moment(ROUNDS - 1, "update")]["ash"]
+    assert apart.record.dropped == {Moment(ROUNDS - 1, "update"): {"ash": (LATE.name,)}}
     assert_replays(apart, PERSONAL)
 
 
 def test_death_between_gather_and_mean():
     transport = Deadly(parties(), is_("update", 1, LATE))
     apart = live(ALGORITHM, transport)
-    assert LATE.name not in apart.record.who[Moment(1, "update")]["ash"]
-    assert LATE.name not in apart.record.who[Moment(2)]["ash"]  # gone for good
+    assert apart.record.dropped[Moment(1, "update")] == {"ash": (LATE.name,)}
+    assert apart.record.dropped[Moment(2)] == {"ash": (LATE.name,)}  # gone for good
     assert_replays(apart, ALGORITHM)
 
 
@@ -173,7 +178,7 @@ def test_nobody_left_in_a_silo():
         parties(), lambda m: m.source in dead and m.kind == "embedding" and m.key.round == 2
     )
     apart = live(ALGORITHM, transport)
-    assert apart.record.who[Moment(2, "embedding")]["birch"] == ()
+    assert apart.record.dropped[Moment(2, "embedding")] == {"birch": ("0", "1")}
     assert_replays(apart, ALGORITHM)
     stopped = Run(
         ALGORITHM, task(), placement(), precision="float64", seed=SEED, engine="reference"
@@ -185,6 +190,44 @@ def test_everyone_is_waited_for_where_nobody_may_be_absent():
     transport = Deadly(parties(), is_("update", 1, LATE))
     with pytest.raises(LostError, match="update from client ash/1"):
         live(ALGORITHM, transport, Waits(patience=30.0))
+
+
+def test_death_between_rounds_is_noticed_where_nobody_may_be_absent():
+    transport = Deadly(parties(), is_("embedding", 1, LATE))
+    with pytest.raises(LostError, match="ash/1"):
+        live(ALGORITHM, transport, Waits(patience=30.0))
+
+
+def test_a_client_that_is_left_out_for_long_does_not_lose_patience():
+    """It waits without a message while its hub is alive: pulses keep it waiting."""
+    away = Scripted({Moment(round): {"ash": ["1"]} for round in range(1, 11)})
+    behind = threading.Event()
+
+    def slowly(fed, done):
+        if fed.hosted == {"cedar"} and done < 11:
+            behind.wait(0.15)  # never set: rounds that last a while
+
+    apart = live(ALGORITHM, MemoryTransport(parties()), Waits(patience=0.25), 12, away, slowly)
+    assert apart.states[(LATE,)] is not None
+
+
+def test_late_clients_in_a_chain_of_moves():
+    """Private labels chain two upward waits before a hub hears from another: nobody is lost."""
+    algorithm = TDCDPrivateLabels(local_steps=2, lr=0.2, batch=20)
+    held = [is_("embedding", 1, Client("cedar", "1")), is_("derivative", 1, LATE)]
+    transport = HoldingBack(parties(), lambda m: any(late(m) for late in held))
+    apart = live(algorithm, transport, Waits(up=1.0, patience=1.0), 3)
+    assert Client("cedar", "1").name in apart.record.dropped[Moment(1, "embedding")]["cedar"]
+    assert_replays(apart, algorithm, 3)
+
+
+def test_an_error_outside_the_round_is_told_too():
+    def breaks(fed, done):
+        if fed.hosted == {LATE}:
+            raise ValueError("a full disk, say")
+
+    with pytest.raises(ValueError, match="a full disk, say"):
+        live(ALGORITHM, MemoryTransport(parties()), on_round=breaks)
 
 
 def test_a_dead_hub_ends_the_run_for_everyone():
@@ -203,7 +246,7 @@ def test_a_silent_hub_is_named_by_its_neighbour():
     transport = HoldingBack(
         parties(), lambda m: m.source == "birch" and m.kind == "hub-embedding" and m.key.round >= 1
     )
-    with pytest.raises(LostError, match="waited 2 s for hub-embedding from hub birch"):
+    with pytest.raises(LostError, match="from hub birch, of which nothing was heard for 2 s"):
         live(ALGORITHM, transport, Waits(up=1.0, patience=1.0))
 
 

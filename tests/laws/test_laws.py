@@ -198,9 +198,10 @@ answered = st.lists(
 
 @given(answered)
 def test_a_record_survives_being_written_and_read(notes):
-    record = Recorded()
+    record = Recorded(rounds=5)
     for round, kind, occurrence, silo, there in notes:
-        record.note(Moment(round, kind, occurrence), silo, "xyz", np.array(there))
+        before = np.ones(3, dtype=bool)
+        record.note(Moment(round, kind, occurrence), silo, "xyz", before, np.array(there))
     again = Recorded.from_json(json.loads(json.dumps(record.to_json())))
     assert again == record
     for round, kind, occurrence, silo, _ in notes:
@@ -228,10 +229,11 @@ def test_ledgers_add_up(first, second):
     for entries in (first, second, first + second):
         ledger = Ledger()
         for round in range(4):
-            for entry in entries:
-                if entry[0] == round:
-                    ledger.book(*entry)
-            ledger.close(round)
+            ledger.begin(round)
+            for when, *booking in entries:
+                if when == round:
+                    ledger.book(*booking)
+            ledger.end()
         ledgers.append(ledger)
     a, b, both = ledgers
     assert list(Ledger.merged([a, b])) == list(both)

@@ -22,7 +22,7 @@ from fedloom import (
 )
 from fedloom.algorithms import Cosine, StepDecay
 from fedloom.errors import DataError, ModelError, NotFiniteError, SettingError
-from fedloom.federation.schedule import Drawn
+from fedloom.federation.schedule import Drawn, Moment, Scripted
 from fedloom.testing import placement, task
 
 
@@ -82,7 +82,7 @@ def two_silos(**changes):
         ),
         (
             two_silos(bank={"north": Shard([1, 2, 3, 4], torch.ones(4, 2), [0, 1])}),
-            "client bank/north: 4 ids, 2 labels",
+            "client bank/north: 4 ids, 2 rows of labels",
         ),
         (
             two_silos(bank={"north": Shard([1, 2, 3, 4], [["a", "b"]] * 4)}),
@@ -100,6 +100,23 @@ def two_silos(**changes):
             two_silos(bank={"north": shard(["1", "2", "3", "4"])}),
             "ids are of different types in silos bank and insurer",
         ),
+        (
+            two_silos(bank={"north": Shard([1, 2, 3, 4], None)}),
+            "client bank/north: 4 ids, but no features",
+        ),
+        (
+            two_silos(bank={"north": Shard([1, 2, 3, 4], torch.ones(4))}),
+            "client bank/north: features must have columns",
+        ),
+        (
+            two_silos(bank={"north": Shard([], torch.ones(4, 2))}),
+            "client bank/north: no ids, 4 rows of features",
+        ),
+        (
+            two_silos(bank={"north": Shard([1, None, 3, 4], torch.ones(4, 2))}),
+            "client bank/north: ids must be whole numbers or text",
+        ),
+        (two_silos(bank={"north": ([1], [2])}), "client bank/north: a Shard is expected"),
         ({"server": {"a": shard([1])}}, "'server' cannot be a silo's name"),
         ({"a/b": {"a": shard([1])}}, "'a/b' cannot be a silo's name"),
     ],
@@ -107,6 +124,44 @@ def two_silos(**changes):
 def test_rows(shards, message):
     with pytest.raises(DataError, match=message):
         Placement.of(shards)
+
+
+def test_what_is_close_enough_is_taken():
+    """Whole numbers of any width, labels of any precision or with a column of their own."""
+    shards = two_silos(
+        bank={"north": Shard(np.array([4, 3, 2, 1], dtype=np.uint8), torch.ones(4, 2).double())}
+    )
+    shards["bank"]["north"] = Shard(
+        shards["bank"]["north"].ids, torch.ones(4, 2), torch.zeros(4, 1).double()
+    )
+    assert Placement.of(shards).size == 4
+    assert Placement.of({1: {2: shard(["a", "b"])}}).topology.clients == {"1": ("2",)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"labels_at": "lfet"}, "labels_at: 'lfet'; did you mean 'left'"),
+        ({"ids": [1, 2]}, "2 ids for 8 rows"),
+        ({"clients": {"left": -1, "right": 1}}, "rows cannot be cut by"),
+        ({"clients": {"left": [0, 0], "right": 1}}, "rows cannot be cut by"),
+        ({"clients": {"left": 1}}, "have clients"),
+        ({"y": torch.ones(3)}, "differ in their number of rows"),
+    ],
+)
+def test_partitions(changes, message):
+    x = {"left": torch.ones(8, 2), "right": torch.ones(8, 1)}
+    settings = {"x": x, "y": torch.ones(8), "clients": {"left": 2, "right": np.int64(2)}, **changes}
+    with pytest.raises(SettingError, match=message):
+        partition(settings.pop("x"), settings.pop("y"), settings.pop("clients"), **settings)
+
+
+def test_labels_at_one_silo_by_name():
+    rows = partition(
+        {"a": [[1.0], [2.0]], "b": [[1], [2]]}, [0, 1], {"a": 1, "b": 1}, labels_at="b"
+    )
+    assert rows.y["a"] is None
+    assert rows.y["b"].tolist() == [0, 1]
 
 
 def test_errors_do_not_print_ids():
@@ -132,13 +187,19 @@ def test_a_client_without_rows_is_allowed_and_takes_no_step():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"local_steps": 0}, r"local_steps \(Q\) must be at least 1, not 0"),
+        ({"local_steps": 0}, r"local_steps \(Q\) must be a whole number of at least 1, not 0"),
         ({"lr": 0}, "lr must be a positive number, not 0"),
         ({"lr": -0.1}, "lr must be a positive number"),
         ({"lr": math.nan}, "lr must be a positive number"),
-        ({"batch": 0}, r"batch \(B\) must be between 1 and the 36 common rows, not 0"),
-        ({"batch": 37}, r"batch \(B\) must be between 1 and the 36 common rows, not 37"),
-        ({"l2": -1}, "l2 must not be negative"),
+        ({"local_steps": 2.5}, r"local_steps \(Q\) must be a whole number"),
+        ({"lr": "0.1"}, "lr must be a number or a function of the iteration, not '0.1'"),
+        ({"lr": None}, "lr must be a number"),
+        ({"lr": Cosine}, "lr must be a number"),
+        ({"batch": 0}, r"batch \(B\) must be a whole number of at least 1, not 0"),
+        ({"batch": "2"}, r"batch \(B\) must be a whole number"),
+        ({"batch": 37}, r"batch \(B\) is 37, but there are only 36 common rows"),
+        ({"l2": -1}, "l2 must be a number that is not negative, not -1"),
+        ({"l2": math.nan}, "l2 must be a number that is not negative"),
         ({"minibatch": "freshh"}, "minibatch: 'freshh'; did you mean 'fresh'"),
         ({"weighting": "row"}, "weighting: 'row'; did you mean 'rows'"),
     ],
@@ -153,7 +214,9 @@ def test_settings(settings, message):
     [
         ({"engine": "fast"}, "engine must be stacked or reference, not 'fast'"),
         ({"precision": "float16"}, "precision must be float32 or float64"),
-        ({"chunk": 0}, "chunk must be at least 1, not 0"),
+        ({"chunk": 0}, "chunk must be a whole number of at least 1, not 0"),
+        ({"chunk": 2.5}, "chunk must be a whole number"),
+        ({"device": "gpu"}, "device: 'gpu'; known are cpu, cuda"),
     ],
 )
 def test_options(options, message):
@@ -167,6 +230,37 @@ def test_step_sizes():
     with pytest.raises(SettingError, match="lr must be a positive number, not -1"):
         Cosine(-1, 10)
     assert Cosine(0.1, 10)(10) == 0
+
+
+def test_a_schedule_may_only_name_who_is_there():
+    for absent, message in (
+        ({"oak": ["0"]}, "names silo 'oak', which is not there"),
+        ({"ash": ["9"]}, "names client ash/9, not there"),
+    ):
+        with pytest.raises(SettingError, match=message):
+            Run(TDCD(batch=9), task(), placement(), schedule=Scripted({Moment(1): absent}))
+
+
+def test_negative_step_sizes_of_a_function():
+    with pytest.raises(SettingError, match="step sizes cannot be negative"):
+        Run(TDCD(batch=9, lr=lambda t: -1.0), task(), placement()).train(1)
+
+
+def test_tasks_of_the_wrong_things():
+    with pytest.raises(SettingError, match="loss must be one of"):
+        Task({"a": linear(1)}, nn.MSELoss())
+    with pytest.raises(ModelError, match=r"a block is a torch.nn.Module or makes one, not 'mlp'"):
+        Task({"a": "mlp"}, "squared")
+    with pytest.raises(ModelError, match=r"must make a torch.nn.Module, not 5"):
+        Task({"a": lambda: 5}, "squared")
+
+
+def test_exports_by_the_right_name():
+    run = Run(TDCD(batch=9), task(), placement())
+    with pytest.raises(SettingError, match="nothing is trained yet"):
+        run.export("ash")
+    with pytest.raises(SettingError, match="there is no silo 'ahs'; did you mean 'ash'"):
+        run.train(1).export("ahs")
 
 
 def test_presence_is_a_probability():
@@ -292,6 +386,16 @@ def test_rows_to_predict_must_fit():
     )
     with pytest.raises(DataError, match=r"silo ash: features of shape \(2,\), trained on \(4,\)"):
         run.predict(other)
+
+
+@pytest.mark.parametrize("engine", ["stacked", "reference"])
+def test_divergence_at_a_hub_stops_the_run_too(engine):
+    x = {silo: torch.randn(20, 2, generator=torch.Generator().manual_seed(0)) for silo in "ab"}
+    rows = partition(x, torch.ones(20), {"a": 3, "b": 2})
+    learn = Task(dict.fromkeys("ab", linear(2, 1)), "squared")
+    run = Run(Central(lr=1e12, batch=10, local_steps=20), learn, rows, engine=engine)
+    with pytest.raises(NotFiniteError, match="round 0: NaN or infinity in theta at hub a"):
+        run.train(3)
 
 
 def test_both_engines_blame_the_same_client():

@@ -1,5 +1,7 @@
 """The fabric: placement errors, moves, the ledger, absence."""
 
+import functools
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from fedloom.engines.party import PartyEngine, Waits
 from fedloom.engines.stacked import StackedEngine
 from fedloom.errors import LocalError, NotFiniteError, PlacementError, ProtocolError, SettingError
 from fedloom.federation.messages import Kind
+from fedloom.federation.placed import Rows
 from fedloom.federation.schedule import Moment
 from fedloom.federation.topology import SERVER, Client
 from fedloom.run import reference
@@ -94,8 +97,13 @@ class TestPlaces:
 
     def test_nothing_is_smuggled_in_a_closure(self, fed):
         secret = torch.ones(1)
-        with pytest.raises(PlacementError, match="carries a value of the run inside it"):
-            fed.at_clients(lambda part: secret, fed.part)
+        for smuggler in (
+            lambda part: secret,
+            functools.partial(torch.add, secret),
+            lambda part, inside=secret: inside,
+        ):
+            with pytest.raises(PlacementError, match="carries a value of the run inside it"):
+                fed.at_clients(smuggler, fed.part)
 
     def test_there_is_no_looking_inside(self, fed):
         v = fed.at_hubs(number, fed.part)
@@ -206,6 +214,70 @@ class TestMoves:
         with pytest.raises(ProtocolError, match=r"more from .* shape of the hub's own value"):
             fed.mean(MORE, v_k, otherwise=zero)
 
+    def test_bad_moves_are_refused_alike(self, fed):
+        hub = fed.at_hubs(number, fed.part)
+        at_k = fed.at_clients(number, fed.part)
+        for move, message in (
+            (lambda: fed.to_clients(VALUE, at_k), "value at hub ash .*lives at the clients"),
+            (lambda: fed.exchange(VALUE, at_k), "value at hub ash .*lives at the clients"),
+            (lambda: fed.keep(hub, hub), "keep at the clients .*lives at hub ash"),
+            (lambda: fed.read(fed.known(1)), "read was given Known"),
+            (lambda: fed.collect(VALUE, hub, to="oak"), "there is no hub oak"),
+            (lambda: fed.collect(VALUE, hub, to=SERVER), "there is no server"),
+            (lambda: fed.collect(VALUE, hub), "needs `to`, the party it goes to"),
+            (lambda: fed.at("oak", number, fed.part), "there is no hub oak"),
+            (lambda: fed.spread(VALUE, hub, frm="oak"), "there is no hub oak"),
+        ):
+            with pytest.raises(PlacementError, match=message):
+                move()
+
+    def test_bad_payloads_are_refused_alike(self, fed):
+        _, where = fed.minibatch(torch.arange(36))
+        short = fed.at_hubs(few_rows, fed.part)
+        lacking = fed.at("birch", lacks_cedar, fed.part)
+        v_k = fed.to_clients(VALUE, fed.at_hubs(number, fed.part))
+        counts = fed.at_hubs(whole_number, fed.part)
+        below = fed.at_clients(add, fed.known(torch.tensor(-1.0, dtype=torch.float64)))
+        zero = fed.at_hubs(number, fed.part)
+        for move, message in (
+            (lambda: fed.scatter(FEATURES[0], short, where), "the 36 rows of the minibatch, got 2"),
+            (lambda: fed.spread(MORE, lacking, frm="birch"), "hub birch has nothing for hub cedar"),
+            (lambda: fed.spread(MORE, fed.at_hubs(nobodys, fed.part)), "nothing for client ash/0"),
+            (
+                lambda: fed.mean(MORE, fed.to_clients(VALUE, counts), otherwise=counts),
+                "real numbers",
+            ),
+            (
+                lambda: fed.mean(MORE, v_k, otherwise=zero, weight=below),
+                "ash/0: weight -1",
+            ),
+        ):
+            with pytest.raises(ProtocolError, match=message):
+                move()
+
+    def test_local_work_at_clients_gives_tensors(self, fed):
+        v_k = fed.to_clients(VALUE, fed.at_hubs(number, fed.part))
+        with pytest.raises(LocalError, match=r"with_a_number failed at .*: it must return tensors"):
+            fed.read(fed.at_clients(with_a_number, v_k))
+
+    def test_local_work_without_arguments(self, fed):
+        assert len(fed.read(fed.at_clients(one))) == 9
+
+    def test_a_weight_of_another_precision(self, fed):
+        v_k = fed.to_clients(VALUE, fed.at_hubs(number, fed.part))
+        half = fed.known(torch.tensor(0.5, dtype=torch.float32))
+        fed.mean(
+            MORE, v_k, otherwise=fed.at_hubs(number, fed.part), weight=fed.at_clients(add, half)
+        )
+        assert fed.ledger.of_round(0)[("bottom", "up", "more")] == (9, 9 * 16)
+
+    def test_nan_is_told_though_nothing_weighs(self, fed):
+        v_k = fed.at_clients(infinite, fed.part)
+        nothing = fed.at_clients(add, fed.known(torch.tensor(0.0, dtype=torch.float64)))
+        zero = fed.at_hubs(number, fed.part)
+        with pytest.raises(NotFiniteError, match="value from client ash/0"):
+            fed.mean(VALUE, v_k, otherwise=zero, weight=nothing)
+
     def test_a_failing_local_function_is_named(self, fed):
         v_k = fed.to_clients(VALUE, fed.at_hubs(number, fed.part))
         with pytest.raises(LocalError, match=r"round 0: broken failed at .*ash.*: no such luck"):
@@ -222,6 +294,30 @@ class TestMoves:
         fed.exchange(VALUE, fed.at_hubs(number, fed.part))
         fed.within("ash").to_clients(VALUE, fed.at_hubs(number, fed.part))
         assert fed.now.move == 2
+
+
+def few_rows(part):
+    return Rows(torch.zeros(2, 4, dtype=torch.float64), torch.ones(2, dtype=torch.bool))
+
+
+def lacks_cedar(part):
+    return {"ash": torch.ones(1), "birch": torch.ones(1)}
+
+
+def nobodys(part):
+    return {}
+
+
+def whole_number(part):
+    return torch.tensor(3)
+
+
+def with_a_number(value):
+    return value, 3
+
+
+def one():
+    return torch.ones(1)
 
 
 def different_widths(part):
@@ -258,7 +354,10 @@ class TestAbsence:
             fed.begin(1)
             assert len(fed.read(fed.to_clients(MORE, zero))) == 9  # full again
             ledgers.append(list(fed.ledger))
-            assert fed.record.who[Moment(0, "value")] == {"ash": ("2", "3"), "birch": ()}
+            assert fed.record.dropped == {
+                Moment(0): {"ash": ("0",)},
+                Moment(0, "value"): {"ash": ("1",), "birch": ("0", "1")},
+            }
         assert ledgers[0] == ledgers[1] == ledgers[2]
 
     def test_nobody_gives_zeros_and_otherwise(self):

@@ -61,6 +61,30 @@ class AddNoise(nn.Module):
         return x + torch.randn_like(x)
 
 
+class Inverse(nn.Module):
+    def forward(self, x):
+        return 1 / (x - x)
+
+
+class Running(nn.Module):
+    """A running sum over rows: the first row alone looks innocent."""
+
+    def forward(self, x):
+        return x.cumsum(0)
+
+
+class TimeFirst(nn.Module):
+    """The classic mistake: rows taken for time."""
+
+    def __init__(self):
+        super().__init__()
+        self.rnn = nn.LSTM(2, 3)
+        self.linear = nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.linear(self.rnn(x.unflatten(1, (2, 2)))[0][:, -1])
+
+
 @pytest.mark.parametrize(
     ("module", "message"),
     [
@@ -76,6 +100,15 @@ class AddNoise(nn.Module):
         (Mixes(), r"layer centre \(Centre\) mixes rows"),
         (Noisy(), r"layer noise \(AddNoise\) gives another result each time"),
         (Decides(), r"layer gate \(Gate\) cannot be run for several clients at once"),
+        (
+            nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 3)),
+            r"layer 0 \(ReLU\) changes its input",
+        ),
+        (nn.LazyLinear(3), "weight has no size yet"),
+        (nn.Sequential(nn.Linear(4, 3), Inverse()), "gives NaN or infinity for the first rows"),
+        (nn.Sequential(nn.Linear(4, 3), Running()), r"layer 1 \(Running\) mixes rows"),
+        (TimeFirst(), r"layer rnn \(LSTM\) mixes rows.*batch_first=True"),
+        (nn.Linear(4, 3).requires_grad_(False), "has no parameters to train"),
         (nn.Linear(5, 3), r"does not take rows of shape \(4,\)"),
         (nn.Flatten(), "has no parameters"),
         (nn.Sequential(nn.Linear(4, 3), nn.Flatten(0)), r"6 rows|3 rows gave shape \(9,\)"),
@@ -83,7 +116,7 @@ class AddNoise(nn.Module):
 )
 def test_modules_that_cannot_be_trained_are_named(module, message):
     with pytest.raises(ModelError, match=message):
-        check_block(Block(module), ROWS, "silo a's block")
+        check_block(Block(module), ROWS, torch.float32, "silo a's block")
 
 
 def test_recurrent_dropout_is_named():
@@ -96,12 +129,71 @@ def test_recurrent_dropout_is_named():
             return self.rnn(x.unflatten(1, (2, 2)))[0][:, -1]
 
     with pytest.raises(ModelError, match=r"layer rnn is LSTM with dropout 0.5"):
-        check_block(Block(Model()), ROWS, "silo a's block")
+        check_block(Block(Model()), ROWS, torch.float32, "silo a's block")
+
+
+def test_modules_that_insist_on_single_precision():
+    class Codes(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(3, 2)
+
+        def forward(self, x):
+            return self.linear(x.float())
+
+    codes = torch.arange(12).reshape(4, 3) % 9
+    assert check_block(Block(Codes()), codes, torch.float32, "silo a's block") == 2
+    with pytest.raises(ModelError, match=r"rows of shape \(3,\) \(whole numbers; x.float\(\)"):
+        check_block(Block(nn.Linear(3, 2)), codes, torch.float32, "silo a's block")
+
+
+def test_recurrent_cells_are_run_one_by_one():
+    class Cell(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cell = nn.LSTMCell(4, 3)
+
+        def forward(self, x):
+            return self.cell(x)[0]
+
+    block = Block(Cell())
+    assert block.loop_only
+    assert check_block(block, ROWS, torch.float64, "silo a's block") == 3
+
+
+def test_frozen_parameters_stay_and_are_not_sent():
+    make = mlp(4, [5], 1)
+    module = make()
+    module[0].requires_grad_(False)
+    rows = partition({"a": torch.randn(10, 4)}, torch.ones(10), {"a": 2})
+    run = Run(TDCD(batch=5), Task({"a": module}, "squared"), rows).train(3)
+    assert torch.equal(run.export("a")[0].weight, module[0].weight)
+    assert not torch.equal(run.export("a")[2].weight, module[2].weight)
+    sent = next(entry.bytes for entry in run.ledger if entry.kind == "model")
+    assert sent == 2 * 4 * (5 + 1)
+
+
+def test_equal_blocks_are_checked_once(monkeypatch):
+    from fedloom.models import task as module
+
+    seen = []
+    real = module.check_block
+    monkeypatch.setattr(module, "check_block", lambda *args: seen.append(args) or real(*args))
+    rows = partition({s: torch.randn(6, 2) for s in "abc"}, torch.ones(6), dict.fromkeys("abc", 1))
+    Run(TDCD(batch=5), Task({s: linear(2) for s in "abc"}, "squared"), rows)
+    assert len(seen) == 1
+
+
+def test_drawing_weights_leaves_the_users_generator_alone():
+    torch.manual_seed(7)
+    before = torch.get_rng_state()
+    Block(linear(3)).initial(5)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_frozen_layers_are_allowed():
     module = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Dropout(0.2)).eval()
-    assert check_block(Block(module), ROWS, "silo a's block") == 3
+    assert check_block(Block(module), ROWS, torch.float32, "silo a's block") == 3
 
 
 MODELS = {
@@ -189,6 +281,29 @@ class Direction(nn.Module):
     def forward(self, x):
         x = x * self.scale
         return self.linear(x / x.norm(dim=1, keepdim=True))
+
+
+class Standardised(nn.Module):
+    """Not a number for a row of equal values, such as one that stands in where there is none."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.linear((x - x.mean(1, keepdim=True)) / x.std(1, keepdim=True))
+
+
+def test_a_client_without_rows_is_no_trouble_to_any_model():
+    x = {"a": torch.randn(12, 4)}
+    rows = partition(x, torch.arange(12) % 2, {"a": [1, 1, 0]})
+    found = [
+        Run(TDCD(batch=6), Task({"a": Standardised}, "cross-entropy"), rows, engine=engine)
+        .train(3)
+        .predict()
+        for engine in ("stacked", "reference")
+    ]
+    assert torch.allclose(*found, atol=1e-5)
 
 
 @pytest.mark.parametrize("engine", ["stacked", "reference"])

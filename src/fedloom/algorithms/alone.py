@@ -35,6 +35,10 @@ class Alone(TieredSGD):
 
     joint: ClassVar[bool] = False
 
+    @property
+    def predicts_alone(self) -> bool:
+        return not self.combined
+
     def check(self, task: Task, placement: Placement) -> None:
         super().check(task, placement)
         need_labels(placement, placement.topology.silos, "no silo can train alone without labels")

@@ -7,6 +7,7 @@ tested: the battery (fedloom.testing) takes `examples()`, `twins()` and `bill()`
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -44,24 +45,32 @@ class Step(NamedTuple):
 
 
 class Draw(NamedTuple):
-    """What chance decides in a round. `batch_k` and `rows` span all of the round's minibatches;
-    `steps` has the minibatch of each local step."""
+    """What chance decides in a round: `ids`, the rows of its minibatches, one a line; `batch_k` and
+    `rows` span them all."""
 
     batch_k: AtClients[Batch]
     rows: RowMap
-    steps: tuple[Step, ...]
+    ids: Tensor
     lr: Known[Tensor]
+
+    def step(self, fed: Fabric, q: int) -> Step:
+        """The minibatch of one local step."""
+        if len(self.ids) == 1:
+            return Step(self.batch_k, self.rows)
+        return Step(*fed.minibatch(self.ids[q]))
 
 
 class Twin(NamedTuple):
     """A degenerate case: with so many silos and clients in each, `mine` must equal `other`.
-    `clients` None: unequal numbers of clients, which hold unequal numbers of rows."""
+    `clients` None: unequal numbers of clients, which hold unequal numbers of rows. `head`: with a
+    trainable head."""
 
     about: str
     mine: Algorithm
     other: Algorithm
     silos: int
     clients: int | None
+    head: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,6 +112,11 @@ class Algorithm(ABC):
     @abstractmethod
     def round(self, fed: Fabric, state: Any, draw: Any) -> Any:
         """The state after one more round."""
+
+    @property
+    def predicts_alone(self) -> bool:
+        """Whether every hub predicts something of its own."""
+        return False
 
     def warm_up(self, part: Part, streams: Streams) -> None:  # noqa: B027
         """One dry local step at a client, before anyone waits for it: torch's first calls are slow
@@ -146,17 +160,17 @@ class MinibatchSGD(Algorithm):
     l2: float = 0.0
 
     def check(self, task: Task, placement: Placement) -> None:
-        if self.local_steps < 1:
-            raise SettingError(f"local_steps (Q) must be at least 1, not {self.local_steps}")
+        whole("local_steps (Q)", self.local_steps)
         step_size(self.lr)
         choose("minibatch", self.minibatch, ("reused", "fresh"))
-        if self.l2 < 0:
-            raise SettingError(f"l2 must not be negative, not {self.l2}")
-        if self.batch is not None and not 1 <= self.batch <= placement.size:
-            raise SettingError(
-                f"batch (B) must be between 1 and the {placement.size} common rows, not "
-                f"{self.batch}"
-            )
+        if not isinstance(self.l2, float | int) or not 0 <= self.l2 < math.inf:
+            raise SettingError(f"l2 must be a number that is not negative, not {self.l2!r}")
+        if self.batch is not None:
+            whole("batch (B)", self.batch)
+            if self.batch > placement.size:
+                raise SettingError(
+                    f"batch (B) is {self.batch}, but there are only {placement.size} common rows"
+                )
 
     def warm_up(self, part: Part, streams: Streams) -> None:
         theta, batch = part.initial(streams), local.made_up_rows(part)
@@ -180,14 +194,19 @@ class MinibatchSGD(Algorithm):
             for step in range(count)
         ]
         ids = torch.from_numpy(np.stack(drawn))
-        steps = tuple(Step(*fed.minibatch(mine)) for mine in ids)
-        whole = Step(*fed.minibatch(ids)) if self.minibatch == "fresh" else steps[0]
-        if self.minibatch == "reused":
-            steps *= self.local_steps
+        batch_k, rows = fed.minibatch(ids if self.minibatch == "fresh" else ids[0])
         rule = step_size(self.lr)
         first = fed.round * self.local_steps
         lr = [rule(first + step) for step in range(self.local_steps)]
-        return Draw(*whole, steps, fed.known(torch.tensor(lr, dtype=fed.dtype)))
+        if not all(math.isfinite(eta) and eta >= 0 for eta in lr):
+            raise SettingError(f"round {fed.round}: lr gives {lr}; step sizes cannot be negative")
+        return Draw(batch_k, rows, ids, fed.known(torch.tensor(lr, dtype=fed.dtype)))
+
+
+def whole(name: str, value: Any) -> None:
+    """Refuse what is not a whole number from 1."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise SettingError(f"{name} must be a whole number of at least 1, not {value!r}")
 
 
 def choose(name: str, value: str, known: tuple[str, ...]) -> None:

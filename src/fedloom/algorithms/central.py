@@ -24,6 +24,7 @@ from ..registry import algorithms
 from ..rng import Streams
 from . import local
 from .base import Bill, Draw, Facts, MinibatchSGD, State, Step, Twin, need_labels, tally
+from .stepsize import InverseSqrt
 
 FEATURES = Kind("features", "a client's raw rows", "features")
 LABELS = Kind("labels", "the labels of a client's rows", "label")
@@ -54,7 +55,7 @@ class Central(MinibatchSGD):
         x = pooled(fed, draw.batch_k, draw)
         label = fed.within(pool)
         y = label.gather(LABELS, label.at_clients(labels_of, draw.batch_k), draw.rows)
-        steps = fed.known(len(draw.steps) if self.minibatch == "fresh" else 1)
+        steps = fed.known(len(draw.ids))
         theta = fed.at(pool, self.sgd, fed.parts, state.theta, x, y, steps, draw.lr)
         return State(theta)
 
@@ -100,7 +101,7 @@ class Central(MinibatchSGD):
     def examples(cls) -> list[Self]:
         return [
             cls(local_steps=2, lr=0.2, batch=12),
-            cls(local_steps=3, lr=0.2, batch=9, minibatch="fresh", l2=0.05),
+            cls(local_steps=3, lr=InverseSqrt(0.3), batch=9, minibatch="fresh", l2=0.05),
             cls(lr=0.2, batch=None),
         ]
 

@@ -30,13 +30,13 @@ def embed(part: Part, theta: Theta, batch: Batch) -> Tensor:
 
 
 def sum_of_others(part: Part, phis: dict[str, Rows]) -> Rows:
-    """Phi_{-j} (line 19); a row counts where every silo has it."""
+    """Phi_{-j} (line 19). A row counts where every silo has it; the others stay here."""
     mask = torch.stack([phi.mask for phi in phis.values()]).all(0)
     value = torch.zeros(len(mask), part.shapes.joint, dtype=part.shapes.dtype, device=mask.device)
     for silo, phi in phis.items():
         if silo != part.silo:
             value = value + part.place(phi.value, silo)
-    return Rows(value, mask)
+    return Rows(torch.where(mask[:, None], value, 0.0), mask)
 
 
 def joint_scores(part: Part, theta: Theta, phis: dict[str, Rows]) -> Rows:
@@ -52,9 +52,9 @@ def mean_over(mask: Tensor, per_row: Tensor) -> Tensor:
 
 
 def descend(theta: Theta, slope: Theta, mask: Tensor, lr: Tensor, l2: float) -> Theta:
-    """One step; a client without a row that counts takes none."""
-    step = torch.where(mask.any(), lr, 0.0)
-    return tree.map_tensors(lambda a, g: a - step * (g + l2 * a), theta, slope)
+    """One step; a client without a row that counts takes none, whatever its slope is."""
+    moves = mask.any()
+    return tree.map_tensors(lambda a, g: torch.where(moves, a - lr * (g + l2 * a), a), theta, slope)
 
 
 def local_loss(theta: Theta, part: Part, rest: Rows, batch: Batch) -> Tensor:

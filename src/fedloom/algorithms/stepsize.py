@@ -72,4 +72,8 @@ class Cosine(_Positive):
 
 def step_size(lr: float | StepSize) -> StepSize:
     """A number as a constant step size."""
-    return lr if callable(lr) else Constant(lr)
+    if callable(lr) and not isinstance(lr, type):
+        return lr
+    if not isinstance(lr, float | int) or isinstance(lr, bool):
+        raise SettingError(f"lr must be a number or a function of the iteration, not {lr!r}")
+    return Constant(lr)

@@ -150,6 +150,7 @@ class TDCD(TieredSGD):
         fresh = cls(local_steps=3, lr=0.2, batch=9, minibatch="fresh")
         return [
             Twin("K = Q = 1: SGD", one_step, Central(local_steps=1, lr=0.2, batch=9), 3, 1),
+            Twin("with a head", one_step, Central(local_steps=1, lr=0.2, batch=9), 3, 1, head=True),
             Twin(
                 "Q = 1, full batch, clients weighted by rows: gradient descent on the pooled model",
                 rows,

@@ -71,7 +71,8 @@ class TDCDPrivateLabels(TieredSGD):
         theta_k = self.to_clients(fed, state.theta, draw)
         fresh = stale = embeddings(fed, theta_k, Step(draw.batch_k, draw.rows), holder)
         work_k = fed.at_clients(begin, theta_k)
-        for q, step in enumerate(draw.steps):
+        for q in range(self.local_steps):
+            step = draw.step(fed, q)
             if q > 0:
                 theta_k = fed.at_clients(theta_of, work_k)
                 fresh = embeddings(fed, theta_k, step, holder)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import SettingError
+from ..errors import SettingError, nearest
 from ..rng import Ints, Streams
 from .placement import Placement, Shard
 
@@ -29,9 +29,14 @@ def contiguous(columns: int, silos: int) -> list[range]:
 
 def cut_rows(size: int, clients: int | Sequence[float], order: Ints) -> list[Ints]:
     """Contiguous blocks of `order`: equal (as the papers do), or in the given proportions."""
-    shares = np.ones(clients) if isinstance(clients, int) else np.asarray(clients, dtype=float)
-    if not len(shares) or (shares < 0).any() or not np.isfinite(shares).all() or not shares.sum():
-        raise SettingError(f"rows cannot be cut by {clients}: proportions, one a client")
+    if isinstance(clients, int | np.integer):
+        clients = [1.0] * int(clients)
+    shares = np.asarray(clients, dtype=float)
+    wrong = shares.ndim != 1 or not len(shares) or not np.isfinite(shares).all()
+    if wrong or (shares < 0).any() or not shares.sum():
+        raise SettingError(
+            f"rows cannot be cut by {list(shares.flat)}: a number of clients, or their proportions"
+        )
     ends = np.rint(np.cumsum(shares) / shares.sum() * size).astype(int)
     return np.split(order[:size], ends[:-1])
 
@@ -42,7 +47,7 @@ def partition(
     clients: Mapping[str, int | Sequence[float]],
     *,
     ids: Sequence[object] | None = None,
-    labels_at: Sequence[str] | None = None,
+    labels_at: str | Sequence[str] | None = None,
     seed: int = 0,
     mirrored: bool = False,
 ) -> Placement:
@@ -51,6 +56,8 @@ def partition(
     `labels_at` names the silos that hold labels (all, by default). `mirrored` gives every silo
     the same cut, as the TDCD authors' code does.
     """
+    x = {silo: torch.as_tensor(rows) for silo, rows in x.items()}
+    y = None if y is None else torch.as_tensor(y)
     if set(x) != set(clients):
         raise SettingError(f"silos {sorted(x)} have features, {sorted(clients)} have clients")
     sizes = {len(rows) for rows in x.values()} | ({len(y)} if y is not None else set())
@@ -58,7 +65,12 @@ def partition(
         raise SettingError(f"silos and labels differ in their number of rows: {sorted(sizes)}")
     size = sizes.pop()
     names = np.arange(size) if ids is None else np.asarray(ids)
-    holders = set(x if labels_at is None else labels_at)
+    if len(names) != size:
+        raise SettingError(f"{len(names)} ids for {size} rows")
+    labelled = [labels_at] if isinstance(labels_at, str) else labels_at
+    holders = set(x if labelled is None else labelled)
+    for silo in sorted(holders - set(x)):
+        raise SettingError(f"labels_at: {silo!r}{nearest(silo, x)}")
     shards: dict[str, dict[str, Shard]] = {}
     for silo, rows in x.items():
         stream = Streams(seed).common("partition", "" if mirrored else silo)

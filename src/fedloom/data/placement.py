@@ -36,6 +36,7 @@ class View:
     """What some parties may know of a placement."""
 
     silos: tuple[str, ...]
+    server: bool
     clients: Mapping[str, tuple[str, ...]]  # names, of the silos these parties belong to
     size: int  # how many rows are common
     rows: Mapping[Client, Tensor]  # canonical row numbers, where known
@@ -56,6 +57,10 @@ class Placement:
     @staticmethod
     def of(shards: Mapping[str, Mapping[str, Shard]], server: bool = False) -> Placement:
         """Check and join the clients' shards: {silo: {client: Shard}}."""
+        shards = {
+            str(silo): {str(name): shard for name, shard in held.items()}
+            for silo, held in shards.items()
+        }
         topology = Topology({silo: tuple(held) for silo, held in shards.items()}, server)
         joined = {silo: _join(silo, held) for silo, held in shards.items()}
         silos = topology.silos
@@ -87,37 +92,38 @@ class Placement:
                 return y
         raise DataError("no silo holds labels")
 
+    def held(self, silo: str) -> dict[Client, Tensor]:
+        """The rows of each client of a silo, by their numbers in the canonical order."""
+        owner = self.owner[silo]
+        counts = torch.bincount(owner, minlength=len(self.topology.clients[silo])).tolist()
+        rows = owner.argsort(stable=True).split(counts)
+        return dict(zip(self.topology.of(silo), rows, strict=True))
+
     def shards(self) -> dict[str, dict[str, Shard]]:
         """Back to what each client holds."""
-        return {
-            silo: {
-                client.name: self._shard(silo, place)
-                for place, client in enumerate(self.topology.of(silo))
+        shards: dict[str, dict[str, Shard]] = {}
+        for silo in self.topology.silos:
+            x, y = self.x[silo], self.y[silo]
+            shards[silo] = {
+                client.name: Shard(self.ids[rows.numpy()], x[rows], None if y is None else y[rows])
+                for client, rows in self.held(silo).items()
             }
-            for silo in self.topology.silos
-        }
-
-    def _shard(self, silo: str, place: int) -> Shard:
-        mine = self.owner[silo] == place
-        y = self.y[silo]
-        return Shard(self.ids[mine.numpy()], self.x[silo][mine], None if y is None else y[mine])
+        return shards
 
     def view(self, parties: Sequence[Party]) -> View:
         """What these parties together know."""
         known = known_to(self.topology, parties)
-        rows = {
-            client: (self.owner[silo] == place).nonzero()[:, 0]
-            for silo, names in known.items()
-            for place, client in enumerate(self.topology.of(silo))
-            if client.name in names
-        }
+        rows: dict[Client, Tensor] = {}
+        for silo, names in known.items():
+            theirs = set(names)
+            rows |= {c: mine for c, mine in self.held(silo).items() if c.name in theirs}
         own = [party for party in parties if isinstance(party, Client)]
         x = {client: self.x[client.silo][rows[client]] for client in own}
         y: dict[Client, Tensor | None] = {}
         for client in own:
             labels = self.y[client.silo]
             y[client] = None if labels is None else labels[rows[client]]
-        return View(self.topology.silos, known, self.size, rows, x, y)
+        return View(self.topology.silos, self.topology.server, known, self.size, rows, x, y)
 
 
 @dataclass(frozen=True)
@@ -128,40 +134,74 @@ class _Joined:
     y: Tensor | None
 
 
-def _tensor(what: str, values: Any, where: str) -> Tensor:
+def _ids(values: Any, where: str) -> Ids:
+    """Ids as whole numbers or text."""
+    ids = np.asarray(values)
+    if ids.ndim != 1:
+        raise DataError(f"{where}: ids must be a list, one a row")
+    if ids.dtype.kind in "iu":
+        return ids.astype(np.int64)
+    if ids.dtype.kind in "OU" and all(isinstance(one, str) for one in ids.tolist()):
+        return ids.astype(str)
+    if not len(ids):
+        return ids.astype(np.int64)
+    raise DataError(f"{where}: ids must be whole numbers or text, and none may be missing")
+
+
+def _tensor(what: str, values: Any, rows: int, where: str) -> Tensor:
     try:
         values = torch.as_tensor(np.asarray(values) if isinstance(values, list) else values)
-    except (TypeError, ValueError) as problem:
+    except (TypeError, ValueError, RuntimeError) as problem:
         raise DataError(f"{where}: {what} are not numbers ({problem})") from None
+    if values.ndim < 1 or len(values) != rows:
+        got = len(values) if values.ndim else "a single number"
+        raise DataError(f"{where}: {rows} ids, {got} rows of {what}")
     if values.is_floating_point() and not bool(torch.isfinite(values).all()):
-        bad = (~torch.isfinite(values)).reshape(len(values), -1).any(1).sum()
+        bad = (~torch.isfinite(values)).reshape(rows, -1).any(1).sum()
         raise DataError(f"{where}: NaN or infinity in the {what} of {int(bad)} rows")
     return values
 
 
+def _features(shard: Shard, rows: int, where: str) -> Tensor:
+    if shard.x is None:
+        raise DataError(f"{where}: {rows} ids, but no features")
+    x = _tensor("features", shard.x, rows, where)
+    if x.ndim < 2:
+        raise DataError(f"{where}: features must have columns: shape [rows, columns], or images")
+    return x
+
+
+def _labels(shard: Shard, rows: int, where: str) -> Tensor:
+    y = _tensor("labels", shard.y, rows, where)
+    return y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+
+
 def _join(silo: str, held: Mapping[str, Shard]) -> _Joined:
-    ids, x, y, owner = [], [], [], []
+    ids: list[Ids] = []
+    x: list[Tensor] = []
+    y: list[Tensor] = []
+    owner: list[Ids] = []
     for place, (name, shard) in enumerate(held.items()):
         where = title(Client(silo, name))
-        mine = np.asarray(shard.ids)
-        if mine.ndim != 1:
-            raise DataError(f"{where}: ids must be a list, one a row")
+        if not isinstance(shard, Shard):
+            raise DataError(f"{where}: a Shard is expected, not {type(shard).__name__}")
+        mine = _ids(shard.ids, where)
         repeated = len(mine) - len(np.unique(mine))
         if repeated:
             raise DataError(f"{where}: {repeated} ids occur more than once")
-        owner.append(np.full(len(mine), place))
-        if not len(mine):
-            continue  # a client without rows is allowed: it takes no step
+        if not len(mine):  # a client without rows is allowed: it takes no step
+            if shard.x is not None and len(shard.x):
+                raise DataError(f"{where}: no ids, {len(shard.x)} rows of features")
+            continue
         ids.append(mine)
-        x.append(_tensor("features", shard.x, where))
-        if len(x[-1]) != len(mine):
-            raise DataError(f"{where}: {len(mine)} ids, {len(x[-1])} rows of features")
-        if shard.y is not None:
-            y.append(_tensor("labels", shard.y, where))
-            if len(y[-1]) != len(mine):
-                raise DataError(f"{where}: {len(mine)} ids, {len(y[-1])} labels")
-        if len({(tuple(part.shape[1:]), part.dtype) for part in x}) > 1:
+        owner.append(np.full(len(mine), place))
+        x.append(_features(shard, len(mine), where))
+        if (x[-1].shape[1:], x[-1].dtype) != (x[0].shape[1:], x[0].dtype):
             raise DataError(f"{where}: features differ in shape or type from the silo's others")
+        if shard.y is not None:
+            y.append(_labels(shard, len(mine), where))
+            if y[-1].shape[1:] != y[0].shape[1:]:
+                raise DataError(f"{where}: labels differ in shape from the silo's others")
     if not ids:
         raise DataError(f"silo {silo} holds no rows")
     if len({part.dtype.kind for part in ids}) > 1:
@@ -203,6 +243,7 @@ def _same_labels(first: str, labels: Tensor | None, other: str, others: Tensor |
     assert others is not None
     if labels.shape != others.shape:
         raise DataError(f"labels have different shapes in silos {first} and {other}")
-    differ = int((labels != others).reshape(len(labels), -1).any(1).sum())
+    near = torch.isclose(labels.double(), others.double(), rtol=1e-6, atol=0.0)
+    differ = int((~near).reshape(len(labels), -1).any(1).sum())
     if differ:
         raise DataError(f"labels disagree between silos {first} and {other} on {differ} rows")

@@ -7,7 +7,7 @@ a network run does between machines, this does inside one process.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from ..data.placement import Placement
 from ..errors import AbortedError
 from ..federation.ledger import Ledger
 from ..federation.schedule import Recorded, Schedule
-from ..federation.topology import Client, Party
+from ..federation.topology import Party
 from ..models.task import Shapes, Task
 from ..transports.base import Transport
 from ..transports.memory import MemoryTransport
@@ -72,7 +72,6 @@ def run_apart(
     }
     with ThreadPoolExecutor(len(engines)) as pool:
         running = {group: pool.submit(play, engine) for group, engine in engines.items()}
-        wait(running.values(), return_when=FIRST_EXCEPTION)
     problems = [task.exception() for task in running.values() if task.exception() is not None]
     for problem in sorted(problems, key=lambda p: isinstance(p, AbortedError)):
         assert problem is not None
@@ -87,6 +86,3 @@ def one_silo_each(placement: Placement) -> list[list[Party]]:
         members: list[Party] = [silo, *placement.topology.of(silo)]
         groups.append(members)
     return groups
-
-
-__all__ = ["Apart", "Client", "one_silo_each", "run_apart"]

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from .. import tree
-from ..federation.local import Local
+from ..federation.local import Local, giving_tensors
 from ..federation.placed import AtClients, Batch, RowMap, Rows
 from ..federation.schedule import Bools
 from ..rng import Ints
@@ -40,12 +40,17 @@ class Value(NamedTuple):
         return [tree.map_tensors(lambda a, i=i: a[i], self.tree) for i in range(count)]
 
     def sum(self, weights: Tensor | None, count: int) -> Any:
-        """Weighted sum over the clients."""
+        """Weighted sum over the clients, in double precision."""
         if not self.stacked:
-            return tree.scale(self.tree, count if weights is None else weights.sum())
+            return tree.scale(tree.widened(self.tree), count if weights is None else weights.sum())
         if weights is None:
-            return tree.map_tensors(lambda a: a.sum(0), self.tree)
-        return tree.map_tensors(lambda a: torch.tensordot(weights.to(a.dtype), a, 1), self.tree)
+            return tree.map_tensors(lambda a: a.sum(0, dtype=torch.float64), self.tree)
+        return tree.map_tensors(lambda a: torch.tensordot(weights, a.double(), 1), self.tree)
+
+    def pick(self, positions: Ints) -> Value:
+        """Some of the clients, by position."""
+        at = torch.from_numpy(positions)
+        return Value(tree.map_tensors(lambda a: a[at.to(a.device)], self.tree), True)
 
 
 @dataclass
@@ -62,8 +67,8 @@ class Lazy(AtClients):
 
     has: Mapping[str, Bools]
 
-    def shapes(self, silo: str) -> Sequence[Any] | None:
-        """For each client something that differs where shapes do: clients of different shapes
+    def shapes(self, silo: str) -> Ints | None:
+        """For each client a number that differs where shapes do: clients of different shapes
         cannot share a chunk. None where all are alike."""
         return None
 
@@ -86,44 +91,73 @@ class Same(Lazy):
         return Value(self._values[chunk.silo], False)
 
 
-class Each(Lazy):
-    """A value of its own for each client, computed already; shapes may differ."""
+Groups = Sequence[tuple[Ints, Value]]  # clients by place, and their value
 
-    def __init__(self, values: Mapping[str, Mapping[int, Any]], clients: Mapping[str, int]):
-        self._values = values
-        self.has = {
-            silo: np.isin(np.arange(clients[silo]), list(mine)) for silo, mine in values.items()
-        }
 
-    def shapes(self, silo: str) -> Sequence[Any]:
-        mine = self._values[silo]
-        return [
-            tree.signature(mine[place]) if there else None
-            for place, there in enumerate(self.has[silo])
-        ]
+class Stacked(Lazy):
+    """Values computed already, in groups of clients with equal shapes."""
+
+    def __init__(self, groups: Mapping[str, Groups], clients: Mapping[str, int]):
+        self._groups = groups
+        self._group: dict[str, Ints] = {}  # silo -> [K] which group a client is in, -1: none
+        self._position: dict[str, Ints] = {}  # silo -> [K] where in it
+        for silo, parts in groups.items():
+            self._group[silo] = np.full(clients[silo], -1)
+            self._position[silo] = np.full(clients[silo], -1)
+            for number, (places, _) in enumerate(parts):
+                self._group[silo][places] = number
+                self._position[silo][places] = np.arange(len(places))
+        self.has = {silo: group >= 0 for silo, group in self._group.items()}
+
+    def shapes(self, silo: str) -> Ints:
+        return self._group[silo]
 
     def _compute(self, chunk: Chunk) -> Value:
-        mine = [self._values[chunk.silo][int(place)] for place in chunk.places]
-        return Value(tree.map_tensors(lambda *each: torch.stack(each), *mine), True)
+        places, value = self._groups[chunk.silo][int(self._group[chunk.silo][chunk.places[0]])]
+        if np.array_equal(places, chunk.places) or not value.stacked:
+            return value
+        return value.pick(self._position[chunk.silo][chunk.places])
+
+
+def stacked_by_shape(each: Mapping[int, Any]) -> Groups:
+    """Values by place, as groups that can share a chunk."""
+    alike: dict[Any, list[int]] = {}
+    for place, mine in each.items():
+        alike.setdefault(tree.signature(mine), []).append(place)
+    return [
+        (np.array(places), Value(_stack([each[place] for place in places]), True))
+        for places in alike.values()
+    ]
+
+
+def _stack(each: Sequence[Any]) -> Any:
+    return tree.map_tensors(lambda *mine: torch.stack(mine), *each)
+
+
+def together(shapes: Sequence[Ints | None]) -> Ints | None:
+    """One number for each combination of numbers."""
+    known = [mine for mine in shapes if mine is not None]
+    if len(known) < 2:
+        return known[0] if known else None
+    return np.unique(np.stack(known), axis=1, return_inverse=True)[1].reshape(-1)
 
 
 class Mapped(Lazy):
     """Local work on lazy values. What depends on no client is computed once for all."""
 
     def __init__(self, call: Call, f: Local, values: Sequence[Lazy], silos: Sequence[str]):
-        self._call, self._f, self._values = call, f, values
+        self._call, self._f, self._values = call, giving_tensors(f), values
         self.has = {
             silo: np.logical_and.reduce([value.has[silo] for value in values]) for silo in silos
         }
 
-    def shapes(self, silo: str) -> Sequence[Any] | None:
-        known = [s for s in (value.shapes(silo) for value in self._values) if s is not None]
-        return list(zip(*known, strict=True)) if known else None
+    def shapes(self, silo: str) -> Ints | None:
+        return together([value.shapes(silo) for value in self._values])
 
     def _compute(self, chunk: Chunk) -> Value:
         args = [value.value(chunk) for value in self._values]
         trees = [arg.tree for arg in args]
-        where = f"{len(chunk.places)} clients of silo {chunk.silo}"
+        where = f"clients of {chunk.silo}"
         if not any(arg.stacked for arg in args):
             return Value(self._call(self._f, where, trees), False)
         count = len(chunk.places)
@@ -131,8 +165,7 @@ class Mapped(Lazy):
             dims = tuple(tree.axes(arg.tree, 0 if arg.stacked else None) for arg in args)
             return Value(self._call(vmap(self._f, in_dims=dims), where, trees), True)
         each = zip(*(arg.each(count) for arg in args), strict=True)
-        results = [self._call(self._f, where, mine) for mine in each]
-        return Value(tree.map_tensors(lambda *a: torch.stack(a), *results), True)
+        return Value(_stack([self._call(self._f, where, mine) for mine in each]), True)
 
 
 class Segments(RowMap):

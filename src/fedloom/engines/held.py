@@ -20,13 +20,16 @@ class Held(AtClients):
     """A value at each client hosted here."""
 
     def __init__(self, values: Mapping[Client, Any]):
-        self.values = dict(values)
+        self._values = dict(values)
+
+    def clients(self) -> list[Client]:
+        return list(self._values)
 
     def raw(self, client: Client, user: str) -> Any:
         """The value as it is held: perhaps MISSING, perhaps not settled yet."""
-        if client not in self.values:
+        if client not in self._values:
             raise PlacementError(f"{user} at {title(client)}: the value lives elsewhere")
-        return self.values[client]
+        return self._values[client]
 
     def get(self, client: Client, user: str) -> Any:
         value = self.raw(client, user)

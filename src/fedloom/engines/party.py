@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,10 +20,10 @@ from .. import tree
 from ..data.placement import View
 from ..errors import AbortedError, LostError, ProtocolError, SettingError
 from ..federation.fabric import Fabric
-from ..federation.local import Local, argument, check_local, name_of
+from ..federation.local import Local, argument, check_local, giving_tensors, misplaced, name_of
 from ..federation.messages import AT_THE_END, AT_THE_START, END, READY, Key, Kind, Message
 from ..federation.placed import MISSING, AtClients, AtHubs, Batch, Placed, RowMap, Rows
-from ..federation.schedule import Moment, Schedule
+from ..federation.schedule import Bools, Moment, Schedule
 from ..federation.topology import Client, Party, title
 from ..models.task import Part, Shapes, Task
 from ..rng import Streams
@@ -82,6 +83,7 @@ class PartyEngine(Fabric):
             task,
             shapes,
             silos=view.silos,
+            server=view.server,
             hosted=hosted,
             size=view.size,
             seed=seed,
@@ -93,6 +95,7 @@ class PartyEngine(Fabric):
         self._known = {
             silo: [Client(silo, name) for name in names] for silo, names in view.clients.items()
         }
+        self._names = view.clients
         self._own = {
             silo: [client for client in clients if client in self.hosted]
             for silo, clients in self._known.items()
@@ -101,6 +104,7 @@ class PartyEngine(Fabric):
         self._present: dict[Client, bool] = {}
         self._accepted: dict[Client, Key] = {}
         self._pending: dict[Client, list[Pending]] = {}
+        self._before: dict[str, list[bool]] = {}  # rosters before the upward move going on
 
     # Time
 
@@ -108,13 +112,26 @@ class PartyEngine(Fabric):
         super().begin(round)
         moment = Moment(round)
         for silo, clients in self._known.items():
-            names = [client.name for client in clients]
-            there = self.schedule.answers(moment, silo, names)
+            there = self.schedule.answers(moment, silo, self._names[silo])
             if silo in self.hosted:
-                mailbox = self._transport.mailbox(silo)
-                there &= [not mailbox.is_gone(client) for client in clients]
-                self.record.note(moment, silo, names, there)
-            self._present.update(zip(clients, map(bool, there), strict=True))
+                there = there & self._links(silo)
+                full = np.ones(len(clients), dtype=bool)
+                self.record.note(moment, silo, self._names[silo], full, there)
+            self._present.update(zip(clients, there.tolist(), strict=True))
+
+    def _links(self, hub: str) -> Bools:
+        """To which of its clients a hub has a link; where everyone is waited for, to all."""
+        mailbox = self._transport.mailbox(hub)
+        gone = np.array([mailbox.is_gone(client) for client in self._known[hub]], dtype=bool)
+        if self._waits.up is None and gone.any():
+            lost = self._known[hub][int(gone.argmax())]
+            raise LostError(f"round {self.round}: {title(hub)} has lost {title(lost)}")
+        return ~gone
+
+    def _next(self, kind: Kind) -> tuple[Key, Moment]:
+        for hub in self.hosted & self._known.keys():
+            self._transport.pulse(hub)  # a client that is left out waits without a message
+        return super()._next(kind)
 
     def warm_up(self, dry_step: Callable[[Part, Streams], None]) -> None:
         if self._waits.up is None:
@@ -138,6 +155,8 @@ class PartyEngine(Fabric):
                 self._from_hub(AT_THE_END, END, client)
 
     def fail(self, problem: BaseException) -> None:
+        if isinstance(problem, GeneratorExit):
+            problem = LostError("it stopped before the end")
         if not isinstance(problem, AbortedError):
             where = ", ".join(title(party) for party in sorted(self.hosted, key=str)[:3])
             self._transport.abort(f"{where}{' ...' if len(self.hosted) > 3 else ''}: {problem}")
@@ -154,8 +173,8 @@ class PartyEngine(Fabric):
         return Held(batch), Slots(ids.numel(), slots)
 
     def _read_clients(self, value: Placed) -> dict[Client, Any]:
-        assert isinstance(value, Held)
-        values = {client: value.get(client, "read") for client in value.values}
+        value = self._held(value, "read")
+        values = {client: value.get(client, "read") for client in value.clients()}
         return {client: v for client, v in values.items() if v is not MISSING}
 
     def place_clients(self, values: Mapping[Client, Any]) -> AtClients[Any]:
@@ -167,29 +186,40 @@ class PartyEngine(Fabric):
         check_local(f)
         results: dict[Client, Any] = {}
         for client in self._clients():
-            if any(isinstance(v, Held) and v.raw(client, name_of(f)) is MISSING for v in values):
+            if any(isinstance(v, Held) and self._lacks(v, client, name_of(f)) for v in values):
                 results[client] = MISSING
             else:
                 args = [argument(value, client, name_of(f)) for value in values]
-                results[client] = self._call(f, title(client), args)
+                results[client] = self._call(giving_tensors(f), title(client), args)
         return Held(results)
+
+    def _lacks(self, value: Held, client: Client, user: str) -> bool:
+        """Whether a client has nothing to work on: no value, or one that it kept while its hub has
+        not told yet, being away, whether it counts."""
+        raw = value.raw(client, user)
+        undecided = isinstance(raw, Pending) and not raw.settled
+        return raw is MISSING or (undecided and not self._present.get(client, False))
+
+    def _held(self, value: Any, user: str) -> Held:
+        if not isinstance(value, Held):
+            raise misplaced(value, "the clients", user)
+        return value
 
     def hold(self, value: AtClients[Any]) -> AtClients[Any]:
         return value
 
     def keep(self, new: AtClients[Any], old: AtClients[Any]) -> AtClients[Any]:
-        assert isinstance(new, Held)
-        assert isinstance(old, Held)
-        key = self._last_up()
+        mine, was = self._held(new, "keep"), self._held(old, "keep")
         kept: dict[Client, Any] = {}
         for client in self._clients():
-            after, before = new.raw(client, "keep"), old.raw(client, "keep")
+            key = self._last_up(client.silo)
+            after, before = mine.raw(client, "keep"), was.raw(client, "keep")
             if after is MISSING or not self._present[client]:
                 kept[client] = before
             elif client.silo in self.hosted:
                 kept[client] = after
             else:
-                kept[client] = Pending(after, old.get(client, "keep"), key)
+                kept[client] = Pending(after, was.get(client, "keep"), key)
                 self._pending.setdefault(client, []).append(kept[client])
         return Held(kept)
 
@@ -203,24 +233,26 @@ class PartyEngine(Fabric):
             for silo in self.scope:
                 for client in self._known.get(silo, []):
                     self._present[client] &= holding.has_rows(client)
-        return self._down(kind, lambda hub, client: value.get(hub, kind.name))
+        return self._down(kind, lambda hub, client: argument(value, hub, kind.name))
 
     def scatter(self, kind: Kind, rows: AtHubs[Rows], where: RowMap) -> AtClients[Rows]:
         assert isinstance(where, Slots)
 
         def own(hub: str, client: Client) -> Rows:
-            value, mask = rows.get(hub, kind.name)
+            mine = argument(rows, hub, kind.name)
+            self._check_size(kind, mine, where, hub)
+            value, mask = mine
             real = where.slots[client][where.slots[client] >= 0]
             return Rows(value[real], mask[real])
 
         sent = self._down(kind, own)
-        assert isinstance(sent, Held)
-        return Held(
-            {
-                client: v if v is MISSING else self._padded(kind, client, v, where.slots[client])
-                for client, v in sent.values.items()
-            }
-        )
+        padded: dict[Client, Any] = {}
+        for client in sent.clients():
+            mine = sent.raw(client, kind.name)
+            if mine is not MISSING:
+                mine = self._padded(kind, client, mine, where.slots[client])
+            padded[client] = mine
+        return Held(padded)
 
     def _padded(self, kind: Kind, client: Client, rows: Rows, slots: Tensor) -> Rows:
         """Rows in the layout of the client's slots, which only it needs."""
@@ -232,7 +264,13 @@ class PartyEngine(Fabric):
         return Rows(value, mask)
 
     def _spread_clients(self, kind: Kind, value: AtHubs[Any]) -> AtClients[Any]:
-        return self._down(kind, lambda hub, client: value.get(hub, kind.name)[client.name])
+        def own(hub: str, client: Client) -> Any:
+            mine = argument(value, hub, kind.name)
+            if client.name not in mine:
+                raise ProtocolError(f"{kind}: {title(hub)} has nothing for {title(client)}")
+            return mine[client.name]
+
+        return self._down(kind, own)
 
     def _down(self, kind: Kind, payload: Callable[[str, Client], Any]) -> Held:
         key, _ = self._next(kind)
@@ -243,7 +281,7 @@ class PartyEngine(Fabric):
                 mine = payload(hub, client)
                 sizes += tree.nbytes(mine)
                 self._down_message(key, kind, client, mine)
-            self.ledger.book(self.round, "bottom", "down", kind, len(there), sizes)
+            self.ledger.book("bottom", "down", kind, len(there), sizes)
         return Held({client: self._from_hub(key, kind, client) for client in self._clients()})
 
     def _down_message(self, key: Key, kind: Kind, client: Client, payload: Any) -> None:
@@ -302,26 +340,20 @@ class PartyEngine(Fabric):
         weight: AtClients[Tensor] | None = None,
     ) -> AtHubs[Any]:
         if weight is not None:
-            value = self.at_clients(_with_weight, value, weight)
+            value = self.at_clients(_with_weight, value, weight, self.known(self.dtype))
         came = self._up(kind, value)
         means: dict[str, Any] = {}
         for hub, payloads in came.items():
-            means[hub] = before = otherwise.get(hub, kind.name)
+            means[hub] = before = argument(otherwise, hub, kind.name)
             total, weights = None, 0.0
-            for client, mine in payloads.items():
-                w = 1.0
-                if weight is not None:
-                    mine, w = mine[0], float(mine[1])
-                if tree.signature(mine) != tree.signature(before):
-                    raise ProtocolError(
-                        f"round {self.round}: {kind} from {title(client)} does not have the shape "
-                        "of the hub's own value"
-                    )
-                mine = mine if weight is None else tree.scale(mine, w)
-                total = mine if total is None else tree.add(total, mine)
-                weights += w
+            for client, payload in payloads.items():
+                mine, w = payload if weight is not None else (payload, 1.0)
+                self._check_mean(kind, client, mine, float(w), before)
+                part = tree.scale(tree.widened(mine), float(w))
+                total = part if total is None else tree.add(total, part)
+                weights += float(w)
             if weights > 0:
-                means[hub] = tree.divide(total, weights)
+                means[hub] = tree.divided(total, weights, before)
                 self._check_finite(kind, hub, means[hub])
         return AtHubs(means, self.scope)
 
@@ -340,12 +372,14 @@ class PartyEngine(Fabric):
         key, moment = self._next_up(kind)
         for silo in self.scope:
             known = self._known.get(silo, [])
-            says = self.schedule.answers(moment, silo, [client.name for client in known])
-            for client, there in zip(known, says, strict=True):
-                self._present[client] &= bool(there)
+            self._before[silo] = [self._present[client] for client in known]
+            says = self.schedule.answers(moment, silo, self._names.get(silo, ()))
+            for client, there in zip(known, says.tolist(), strict=True):
+                self._present[client] &= there
         for client in self._clients():
-            mine = argument(value, client, kind.name)
-            if self._present[client] and mine is not MISSING:
+            held = self._held(value, kind.name)
+            if self._present[client] and not self._lacks(held, client, kind.name):
+                mine = held.get(client, kind.name)
                 message = Message(key, kind.name, client, client.silo, payload(client, mine))
                 self._transport.send(message)
         return {hub: self._answers(hub, kind, key, moment) for hub in self._hubs()}
@@ -355,7 +389,7 @@ class PartyEngine(Fabric):
         awaited = [client for client in clients if self._present[client]]
         elsewhere = any(client not in self.hosted for client in awaited)
         seconds = self._waits.for_client if elsewhere else 0.0
-        came, _ = self._transport.mailbox(hub).take_each(awaited, key, seconds)
+        came = self._transport.mailbox(hub).take_each(awaited, key, seconds)
         answered = {client: came[client].payload for client in awaited if client in came}
         if self._waits.up is None and elsewhere and len(answered) < len(awaited):
             silent = next(client for client in awaited if client not in answered)
@@ -365,13 +399,14 @@ class PartyEngine(Fabric):
             )
         for client in clients:
             self._present[client] = client in answered
-        there = torch.tensor([client in answered for client in clients]).numpy()
-        self.record.note(moment, hub, [client.name for client in clients], there)
+        there = np.array([client in answered for client in clients], dtype=bool)
+        before = np.array(self._before[hub], dtype=bool)
+        self.record.note(moment, hub, self._names[hub], before, there)
         for client, mine in answered.items():
             self._accepted[client] = key
             self._check_finite(kind, client, mine)
         sizes = sum(tree.nbytes(mine) for mine in answered.values())
-        self.ledger.book(self.round, "bottom", "up", kind, len(answered), sizes)
+        self.ledger.book("bottom", "up", kind, len(answered), sizes)
         return answered
 
     # Between hubs
@@ -391,5 +426,5 @@ class PartyEngine(Fabric):
         return [client for silo in self.scope for client in self._own.get(silo, [])]
 
 
-def _with_weight(value: Any, weight: Tensor) -> tuple[Any, Tensor]:
-    return value, weight
+def _with_weight(value: Any, weight: Tensor, dtype: torch.dtype) -> tuple[Any, Tensor]:
+    return value, weight.to(dtype)

@@ -8,6 +8,7 @@ resident. chunk = 1 is a loop over clients, chunk = None runs all of a silo at o
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -16,15 +17,26 @@ from torch import Tensor
 
 from .. import tree
 from ..data.placement import Placement
-from ..errors import PlacementError, ProtocolError, SettingError
+from ..errors import PlacementError, ProtocolError
 from ..federation.fabric import Fabric
-from ..federation.local import Local, check_local, misplaced, name_of
+from ..federation.local import Local, argument, check_local, misplaced, name_of
 from ..federation.messages import Key, Kind
 from ..federation.placed import AtClients, AtHubs, Batch, Known, PerSilo, Placed, RowMap, Rows
 from ..federation.schedule import Bools, Moment, Schedule
-from ..federation.topology import Client
+from ..federation.topology import Client, title
 from ..models.task import Shapes, Task
-from .clientaxis import Chunk, Each, Lazy, Mapped, Same, Scattered, Segments, Taken
+from .clientaxis import (
+    Chunk,
+    Lazy,
+    Mapped,
+    Same,
+    Scattered,
+    Segments,
+    Stacked,
+    Taken,
+    stacked_by_shape,
+    together,
+)
 
 
 class StackedEngine(Fabric):
@@ -42,13 +54,12 @@ class StackedEngine(Fabric):
         padding: int = 0,
         device: torch.device | str = "cpu",
     ):
-        if chunk is not None and chunk < 1:
-            raise SettingError(f"chunk must be at least 1, not {chunk}")
         topology = placement.topology
         super().__init__(
             task,
             shapes,
             silos=topology.silos,
+            server=topology.server,
             hosted=topology.parties,
             size=placement.size,
             seed=seed,
@@ -87,9 +98,10 @@ class StackedEngine(Fabric):
 
     def _shrink(self, silo: str, moment: Moment, has: Bools) -> Bools:
         """Those who answer an upward move; the others are out for the rest of the round."""
+        before = self._roster[silo]
         says = self.schedule.answers(moment, silo, self._names[silo])
-        self._roster[silo] = self._roster[silo] & says & has
-        self.record.note(moment, silo, self._names[silo], self._roster[silo])
+        self._roster[silo] = before & says & has
+        self.record.note(moment, silo, self._names[silo], before, self._roster[silo])
         return self._roster[silo]
 
     # Values
@@ -99,6 +111,10 @@ class StackedEngine(Fabric):
         return Taken(self._x, self._y, where, self._all), where
 
     def _read_clients(self, value: Placed) -> dict[Client, Any]:
+        if not isinstance(value, Lazy):
+            raise misplaced(value, "the clients", "read")
+        if not isinstance(value, Lazy):
+            raise misplaced(value, "the clients", "read")
         lazy = self._lazy(value, "read")
         return {
             Client(silo, self._names[silo][place]): mine
@@ -115,7 +131,10 @@ class StackedEngine(Fabric):
             }
             for silo in self.scope
         }
-        return Each(each, self._count)
+        return self._stacked(each)
+
+    def _stacked(self, each: Mapping[str, Mapping[int, Any]]) -> Stacked:
+        return Stacked({silo: stacked_by_shape(mine) for silo, mine in each.items()}, self._count)
 
     def _lazy(self, value: Any, user: str) -> Lazy:
         """A placed value as clients are given it."""
@@ -134,28 +153,32 @@ class StackedEngine(Fabric):
 
     def at_clients(self, f: Local, *values: Placed) -> AtClients[Any]:
         check_local(f)
-        args = [self._lazy(value, name_of(f)) for value in values]
+        args = [self._lazy(value, name_of(f)) for value in values or [self.known(None)]]
+        f = f if values else _of_nothing(f)
         return Mapped(self._call, f, args, self.scope)
 
     def hold(self, value: AtClients[Any]) -> AtClients[Any]:
         lazy = self._lazy(value, "hold")
         held = {
-            silo: self._forced(lazy, silo, lazy.has[silo] & self._roster[silo])
+            silo: [
+                (chunk.places, lazy.value(chunk))
+                for chunk in self._chunks(silo, lazy.has[silo] & self._roster[silo], lazy)
+            ]
             for silo in self.scope
         }
-        return Each(held, self._count)
+        return Stacked(held, self._count)
 
     def keep(self, new: AtClients[Any], old: AtClients[Any]) -> AtClients[Any]:
-        self._last_up()
         after, before = self._lazy(new, "keep"), self._lazy(old, "keep")
         kept: dict[str, dict[int, Any]] = {}
         for silo in self.scope:
+            self._last_up(silo)
             counts = self._roster[silo] & after.has[silo]
             kept[silo] = {
                 **self._forced(before, silo, before.has[silo] & ~counts),
                 **self._forced(after, silo, counts),
             }
-        return Each(kept, self._count)
+        return self._stacked(kept)
 
     # Down
 
@@ -167,33 +190,37 @@ class StackedEngine(Fabric):
             assert isinstance(holding, Segments)
             for silo in self.scope:
                 self._roster[silo] = self._roster[silo] & (holding.rows(silo) > 0)
-        values = {silo: value.get(silo, kind.name) for silo in self.scope}
+        values = {silo: argument(value, silo, kind.name) for silo in self.scope}
         for silo, mine in values.items():
             count = int(self._roster[silo].sum())
-            self.ledger.book(self.round, "bottom", "down", kind, count, count * tree.nbytes(mine))
+            self.ledger.book("bottom", "down", kind, count, count * tree.nbytes(mine))
         return Same(values, self._there())
 
     def scatter(self, kind: Kind, rows: AtHubs[Rows], where: RowMap) -> AtClients[Rows]:
         assert isinstance(where, Segments)
         self._next(kind)
-        values = {silo: rows.get(silo, kind.name) for silo in self.scope}
-        for silo, (value, _) in values.items():
-            self._check_rows(kind, silo, value, silo)
+        values = {silo: argument(rows, silo, kind.name) for silo in self.scope}
+        for silo, mine in values.items():
+            self._check_size(kind, mine, where, silo)
+            self._check_rows(kind, silo, mine.value, silo)
             there = self._roster[silo]
             size = self._row_bytes(kind, silo, there, where, masked=True)
-            self.ledger.book(self.round, "bottom", "down", kind, int(there.sum()), size)
+            self.ledger.book("bottom", "down", kind, int(there.sum()), size)
         return Scattered(values, where, self._there())
 
     def _spread_clients(self, kind: Kind, value: AtHubs[Any]) -> AtClients[Any]:
         self._next(kind)
         spread: dict[str, dict[int, Any]] = {}
         for silo in self.scope:
-            own = value.get(silo, kind.name)
-            there = np.flatnonzero(self._roster[silo])
-            spread[silo] = {int(place): own[self._names[silo][place]] for place in there}
+            own = argument(value, silo, kind.name)
+            there = np.flatnonzero(self._roster[silo]).tolist()
+            for client in (Client(silo, self._names[silo][place]) for place in there):
+                if client.name not in own:
+                    raise ProtocolError(f"{kind}: {title(silo)} has nothing for {title(client)}")
+            spread[silo] = {place: own[self._names[silo][place]] for place in there}
             sizes = sum(tree.nbytes(mine) for mine in spread[silo].values())
-            self.ledger.book(self.round, "bottom", "down", kind, len(there), sizes)
-        return Each(spread, self._count)
+            self.ledger.book("bottom", "down", kind, len(there), sizes)
+        return self._stacked(spread)
 
     def _there(self) -> dict[str, Bools]:
         return {silo: self._roster[silo] for silo in self.scope}
@@ -219,7 +246,7 @@ class StackedEngine(Fabric):
                         kind, self._client(chunk), self._rows_of(kind, where, chunk, lazy)
                     )
             size = self._row_bytes(kind, silo, there, where, masked=False)
-            self.ledger.book(self.round, "bottom", "up", kind, int(there.sum()), size)
+            self.ledger.book("bottom", "up", kind, int(there.sum()), size)
             gathered[silo] = Rows(rows, mask)
         return AtHubs(gathered, self.scope)
 
@@ -241,33 +268,39 @@ class StackedEngine(Fabric):
         weights = None if weight is None else self._lazy(weight, kind.name)
         _, moment = self._next_up(kind)
         for silo in self.scope:
-            before = otherwise.get(silo, kind.name)
+            means[silo] = before = argument(otherwise, silo, kind.name)
             has = lazy.has[silo] if weights is None else lazy.has[silo] & weights.has[silo]
             there = self._shrink(silo, moment, has)
-            total, parts = self._sum(silo, there, lazy, weights)
-            means[silo] = before if total is None or parts <= 0 else tree.divide(total, parts)
-            if not tree.is_finite(means[silo]):
+            total, parts = self._sum(kind, silo, there, lazy, weights, before)
+            if total is not None and not tree.is_finite(total):
                 for chunk in self._one_by_one(silo, there):
                     self._check_finite(kind, self._client(chunk), lazy.value(chunk).tree)
+                self._check_finite(kind, silo, total)
+            if parts > 0:
+                means[silo] = tree.divided(total, parts, before)
                 self._check_finite(kind, silo, means[silo])
-            if tree.signature(means[silo]) != tree.signature(before):
-                raise ProtocolError(
-                    f"round {self.round}: {kind} from the clients of {silo} does not have the "
-                    "shape of the hub's own value"
-                )
             each = tree.nbytes(before) + (0 if weights is None else self.dtype.itemsize)
             count = int(there.sum())
-            self.ledger.book(self.round, "bottom", "up", kind, count, count * each)
+            self.ledger.book("bottom", "up", kind, count, count * each)
         return AtHubs(means, self.scope)
 
-    def _sum(self, silo: str, there: Bools, lazy: Lazy, weights: Lazy | None) -> tuple[Any, float]:
+    def _sum(
+        self, kind: Kind, silo: str, there: Bools, lazy: Lazy, weights: Lazy | None, like: Any
+    ) -> tuple[Any, float]:
         """Weighted sum over clients, chunk by chunk, and the sum of the weights."""
         total, parts = None, 0.0
-        for chunk in self._chunks(silo, there, lazy):
-            w = None if weights is None else torch.stack(self._each(weights, chunk))
-            part = lazy.value(chunk).sum(w, len(chunk.places))
+        for chunk in self._chunks(silo, there, lazy, weights):
+            count, w = len(chunk.places), None
+            value = lazy.value(chunk)
+            first = value.each(1)[0]
+            if weights is not None:
+                w = torch.stack(self._each(weights, chunk)).to(self.dtype).double()
+            at = 0 if w is None else int(w.argmin())
+            lowest = 1.0 if w is None else float(w[at])
+            self._check_mean(kind, self._client(chunk, at), first, lowest, like)
+            part = value.sum(w, count)
             total = part if total is None else tree.add(total, part)
-            parts += len(chunk.places) if w is None else float(w.sum())
+            parts += count if w is None else float(w.sum())
         return total, parts
 
     def _collect_clients(self, kind: Kind, value: AtClients[Any]) -> AtHubs[dict[str, Any]]:
@@ -282,7 +315,7 @@ class StackedEngine(Fabric):
             for name, mine in came.items():
                 self._check_finite(kind, Client(silo, name), mine)
             sizes = sum(tree.nbytes(mine) for mine in came.values())
-            self.ledger.book(self.round, "bottom", "up", kind, len(came), sizes)
+            self.ledger.book("bottom", "up", kind, len(came), sizes)
             collected[silo] = came
         return AtHubs(collected, self.scope)
 
@@ -301,15 +334,14 @@ class StackedEngine(Fabric):
 
     # Chunks
 
-    def _chunks(self, silo: str, there: Bools, lazy: Lazy) -> Iterator[Chunk]:
+    def _chunks(self, silo: str, there: Bools, *lazy: Lazy | None) -> Iterator[Chunk]:
         """The clients, at most `chunk` at a time, never two of different shapes together."""
         places = np.flatnonzero(there)
-        shapes = lazy.shapes(silo)
-        alike: dict[Any, list[int]] = {}
+        shapes = together([value.shapes(silo) for value in lazy if value is not None])
+        groups = [places]
         if shapes is not None:
-            for place in places.tolist():
-                alike.setdefault(shapes[place], []).append(place)
-        for group in map(np.array, alike.values()) if alike else [places]:
+            groups = [places[shapes[places] == kind] for kind in np.unique(shapes[places])]
+        for group in groups:
             step = self._chunk or max(1, len(group))
             for start in range(0, len(group), step):
                 yield Chunk(silo, group[start : start + step])
@@ -317,8 +349,8 @@ class StackedEngine(Fabric):
     def _one_by_one(self, silo: str, there: Bools) -> Iterator[Chunk]:
         return (Chunk(silo, np.array([place])) for place in np.flatnonzero(there))
 
-    def _client(self, chunk: Chunk) -> Client:
-        return Client(chunk.silo, self._names[chunk.silo][chunk.places[0]])
+    def _client(self, chunk: Chunk, at: int = 0) -> Client:
+        return Client(chunk.silo, self._names[chunk.silo][chunk.places[at]])
 
     def _each(self, lazy: Lazy, chunk: Chunk) -> list[Any]:
         return lazy.value(chunk).each(len(chunk.places))
@@ -331,3 +363,13 @@ class StackedEngine(Fabric):
             for place, mine in zip(chunk.places, self._each(lazy, chunk), strict=True)
         }
         return dict(sorted(forced.items()))
+
+
+def _of_nothing(f: Local) -> Local:
+    """A function without arguments as one that ignores its argument."""
+
+    @wraps(f)
+    def ignoring(_: None) -> Any:
+        return f()
+
+    return ignoring

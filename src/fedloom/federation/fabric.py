@@ -34,7 +34,7 @@ from .local import Local, argument, check_local, name_of
 from .messages import Direction, Key, Kind
 from .placed import AtClients, AtHubs, Batch, Known, PerSilo, Placed, RowMap, Rows
 from .schedule import Moment, Recorded, Schedule
-from .topology import Client, Party, title
+from .topology import SERVER, Client, Party, title
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Now:
 
     round: int = 0
     move: int = 0
-    last_up: int = 0
+    last_up: dict[str, int] = field(default_factory=dict)  # silo -> move
     seen: Counter[str] = field(default_factory=Counter)
 
 
@@ -56,6 +56,7 @@ class Fabric(ABC):
         shapes: Shapes,
         *,
         silos: tuple[str, ...],
+        server: bool,
         hosted: Iterable[Party],
         size: int,
         seed: int,
@@ -63,6 +64,7 @@ class Fabric(ABC):
         device: torch.device,
     ):
         self.scope = self.silos = silos
+        self._parties = {*silos, SERVER} if server else {*silos}
         self.hosted = frozenset(hosted)
         self.size = size
         self.streams = Streams(seed)
@@ -87,12 +89,15 @@ class Fabric(ABC):
 
     def begin(self, round: int) -> None:
         """A new round: move numbers start again, rosters are full again."""
-        self.now.round, self.now.move, self.now.last_up = round, 0, 0
+        self.now.round, self.now.move = round, 0
+        self.now.last_up.clear()
         self.now.seen.clear()
+        self.ledger.begin(round)
+        self.record.begin(round)
 
     def end(self) -> None:
         """The round is over at the parties hosted here."""
-        self.ledger.close(self.round)
+        self.ledger.end()
 
     @abstractmethod
     def finish(self) -> None:
@@ -137,7 +142,7 @@ class Fabric(ABC):
 
     def read(self, value: Placed) -> dict[Any, Any]:
         """Out of the fabric: the value at every party hosted here (for records and tests)."""
-        return {**value.values} if isinstance(value, AtHubs) else self._read_clients(value)
+        return {**value._values} if isinstance(value, AtHubs) else self._read_clients(value)
 
     @abstractmethod
     def _read_clients(self, value: Placed) -> dict[Client, Any]: ...
@@ -159,6 +164,7 @@ class Fabric(ABC):
 
     def at(self, party: str, f: Local, *values: Placed) -> AtHubs[Any]:
         """f at one hub, or at the server."""
+        self._check_party(party, name_of(f))
         return self._at([party] if party in self.hosted else [], (party,), f, values)
 
     def _at(
@@ -239,7 +245,7 @@ class Fabric(ABC):
         """Every hub's value at every hub, its own included, in hub order."""
         key, _ = self._next(kind)
         for source in self._hubs():
-            payload = value.get(source, kind.name)
+            payload = argument(value, source, kind.name)
             for to in self.scope:
                 if to != source:
                     self._post(key, kind, "across", source, to, payload)
@@ -258,11 +264,15 @@ class Fabric(ABC):
         its own hub, {client: value}."""
         if isinstance(value, AtClients):
             return self._collect_clients(kind, value)
-        assert to is not None
+        if to is None:
+            raise PlacementError(
+                f"{kind}: collect of a value at hubs needs `to`, the party it goes to"
+            )
+        self._check_party(to, kind.name)
         key, _ = self._next(kind)
         for source in self._hubs():
             if to != source:
-                self._post(key, kind, "up", source, to, value.get(source, kind.name))
+                self._post(key, kind, "up", source, to, argument(value, source, kind.name))
         got = {}
         if to in self.hosted:
             got[to] = {source: self._fetch(key, kind, source, to, value) for source in self.scope}
@@ -273,9 +283,12 @@ class Fabric(ABC):
         each of its clients its own of {client: value}."""
         if frm is None:
             return self._spread_clients(kind, value)
+        self._check_party(frm, kind.name)
         key, _ = self._next(kind)
-        own = value.get(frm, kind.name) if frm in self.hosted else {}
+        own = argument(value, frm, kind.name) if frm in self.hosted else {}
         for to in self.scope:
+            if frm in self.hosted and to not in own:
+                raise ProtocolError(f"{kind}: {title(frm)} has nothing for {title(to)}")
             if frm in self.hosted and to != frm:
                 self._post(key, kind, "down", frm, to, own[to])
         return AtHubs(
@@ -288,17 +301,21 @@ class Fabric(ABC):
 
     def _next_up(self, kind: Kind) -> tuple[Key, Moment]:
         key, moment = self._next(kind)
-        self.now.last_up = key.move
+        self.now.last_up.update(dict.fromkeys(self.scope, key.move))
         return key, moment
 
-    def _last_up(self) -> Key:
-        """The upward move that `keep` depends on."""
-        if not self.now.last_up:
+    def _last_up(self, silo: str) -> Key:
+        """The upward move of a silo that `keep` depends on."""
+        if silo not in self.now.last_up:
             raise PlacementError(
-                "keep needs an upward move earlier in the round: without one, no hub can say whose "
-                "new state counts"
+                f"keep needs an upward move in silo {silo} earlier in the round: without one, its "
+                "hub cannot say whose new state counts"
             )
-        return Key(self.round, self.now.last_up)
+        return Key(self.round, self.now.last_up[silo])
+
+    def _check_party(self, party: str, user: str) -> None:
+        if party not in self._parties:
+            raise PlacementError(f"{user}: there is no {title(party)}")
 
     def _hubs(self) -> list[str]:
         return [hub for hub in self.scope if hub in self.hosted]
@@ -307,10 +324,12 @@ class Fabric(ABC):
         self, key: Key, kind: Kind, direction: Direction, source: str, to: str, payload: Any
     ) -> None:
         self._send(key, kind, source, to, payload)
-        self.ledger.book(self.round, "top", direction, kind, 1, tree.nbytes(payload))
+        self.ledger.book("top", direction, kind, 1, tree.nbytes(payload))
 
     def _fetch(self, key: Key, kind: Kind, source: str, to: str, own: AtHubs[Any]) -> Any:
-        return own.get(to, kind.name) if source == to else self._incoming(key, kind, source, to)
+        if source == to:
+            return argument(own, to, kind.name)
+        return self._incoming(key, kind, source, to)
 
     def _incoming(self, key: Key, kind: Kind, source: str, to: str) -> Any:
         payload = self._receive(key, kind, source, to)
@@ -321,10 +340,42 @@ class Fabric(ABC):
 
     # What a receiver checks
 
+    def check_state(self, state: Any) -> None:
+        """Refuse a state that is not finite at a hub hosted here."""
+        for name, value in state._asdict().items():
+            if isinstance(value, AtHubs):
+                for party, mine in self.read(value).items():
+                    if not tree.is_finite(mine):
+                        raise NotFiniteError(
+                            f"round {self.round}: NaN or infinity in {name} at {title(party)}; a "
+                            "smaller step size is the usual cure"
+                        )
+
     def _spec(self, kind: Kind, silo: str) -> tuple[tuple[int, ...], torch.dtype]:
         if kind.row is None:
             raise ProtocolError(f"{kind} carries rows, but does not declare them")
         return self.shapes.row(kind.row, silo)
+
+    def _check_size(self, kind: Kind, rows: Any, where: RowMap, source: Party) -> None:
+        if not isinstance(rows, Rows) or len(rows.mask) != where.size:
+            got = len(rows.mask) if isinstance(rows, Rows) else type(rows).__name__
+            raise ProtocolError(
+                f"round {self.round}: {kind} at {title(source)}: scatter needs the {where.size} "
+                f"rows of the minibatch, got {got}"
+            )
+
+    def _check_mean(self, kind: Kind, source: Party, mine: Any, weight: float, like: Any) -> None:
+        if tree.signature(mine) != tree.signature(like):
+            raise ProtocolError(
+                f"round {self.round}: {kind} from {title(source)} does not have the shape of the "
+                "hub's own value"
+            )
+        if weight < 0:
+            raise ProtocolError(
+                f"round {self.round}: {kind} from {title(source)}: weight {weight:g}"
+            )
+        if not all(a.is_floating_point() for a in tree.tensors(like)):
+            raise ProtocolError(f"round {self.round}: {kind}: only real numbers have a mean")
 
     def _check_rows(self, kind: Kind, source: Party, value: Any, silo: str) -> None:
         shape, dtype = self._spec(kind, silo)
@@ -340,6 +391,6 @@ class Fabric(ABC):
     def _check_finite(self, kind: Kind, source: Party, payload: Any) -> None:
         if not tree.is_finite(payload):
             raise NotFiniteError(
-                f"round {self.round}: NaN or infinity in {kind} from {title(source)}. The state "
-                "of the last complete round is kept; a smaller step size is the usual cure"
+                f"round {self.round}: NaN or infinity in {kind} from {title(source)}; a smaller "
+                "step size is the usual cure"
             )

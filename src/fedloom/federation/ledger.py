@@ -8,7 +8,7 @@ tensors as they are, one byte for each entry of a mask.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from .messages import Direction, Kind, Tier
@@ -32,34 +32,31 @@ class Line(NamedTuple):
 
 
 class Ledger:
-    """Bookings of one or more parties. Rounds that cost the same share one record."""
+    """Bookings of one or more parties."""
 
     def __init__(self) -> None:
-        self._rounds: dict[int, dict[Line, tuple[int, int]]] = {}
-        self._last: dict[Line, tuple[int, int]] = {}
+        self._rounds: dict[int, Mapping[Line, tuple[int, int]]] = {}
+        self._open: dict[Line, tuple[int, int]] = {}
+        self._round = -1
 
-    def book(
-        self,
-        round: int,
-        tier: Tier,
-        direction: Direction,
-        kind: Kind,
-        messages: int,
-        bytes: int,
-    ) -> None:
+    def begin(self, round: int) -> None:
+        """What follows is of this round; an earlier try at it, or at later ones, is forgotten."""
+        for later in [r for r in self._rounds if r >= round]:
+            del self._rounds[later]
+        self._round, self._open = round, {}
+        self._rounds[round] = self._open
+
+    def book(self, tier: Tier, direction: Direction, kind: Kind, messages: int, bytes: int) -> None:
         if messages:
-            lines = self._rounds.setdefault(round, {})
             line = Line(tier, direction, kind.name)
-            before = lines.get(line, (0, 0))
-            lines[line] = (before[0] + messages, before[1] + bytes)
+            before = self._open.get(line, (0, 0))
+            self._open[line] = (before[0] + messages, before[1] + bytes)
 
-    def close(self, round: int) -> None:
-        """The round is over: a run of equal rounds keeps one copy."""
-        lines = self._rounds.get(round)
-        if lines is not None and lines == self._last:
-            self._rounds[round] = self._last
-        elif lines is not None:
-            self._last = lines
+    def end(self) -> None:
+        """The round is over. Rounds that cost the same share one record."""
+        last = self._rounds.get(self._round - 1)
+        if last == self._open:
+            self._rounds[self._round] = last
 
     def __iter__(self) -> Iterator[Entry]:
         for round, lines in sorted(self._rounds.items()):
@@ -77,7 +74,6 @@ class Ledger:
     @staticmethod
     def merged(ledgers: Iterable[Ledger]) -> Ledger:
         """The ledger of several parties together."""
-        both = Ledger()
         messages: Counter[tuple[int, Line]] = Counter()
         sizes: Counter[tuple[int, Line]] = Counter()
         for ledger in ledgers:
@@ -85,6 +81,18 @@ class Ledger:
                 where = (entry.round, Line(entry.tier, entry.direction, entry.kind))
                 messages[where] += entry.messages
                 sizes[where] += entry.bytes
-        for (round, line), count in messages.items():
-            both._rounds.setdefault(round, {})[line] = (count, sizes[round, line])
-        return both
+        return Ledger.of(
+            Entry(round, *line, count, sizes[round, line])
+            for (round, line), count in messages.items()
+        )
+
+    @staticmethod
+    def of(entries: Iterable[Entry]) -> Ledger:
+        """A ledger with these entries."""
+        rounds: dict[int, dict[Line, tuple[int, int]]] = {}
+        for entry in entries:
+            line = Line(entry.tier, entry.direction, entry.kind)
+            rounds.setdefault(entry.round, {})[line] = (entry.messages, entry.bytes)
+        ledger = Ledger()
+        ledger._rounds = dict(rounds)
+        return ledger

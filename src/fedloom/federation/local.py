@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial, wraps
 from typing import Any
 
 from torch import Tensor
 
+from .. import tree
 from ..errors import PlacementError
 from .placed import AtClients, AtHubs, Known, PerSilo, Placed
 from .topology import Client, Party, title
@@ -20,17 +22,41 @@ def name_of(f: Local) -> str:
 
 def check_local(f: Local) -> None:
     """A local function sees its arguments and nothing else of the run."""
-    plain = getattr(f, "__func__", f)
-    for cell in getattr(plain, "__closure__", None) or ():
-        try:
-            inside = cell.cell_contents
-        except ValueError:  # a cell that is not filled yet
-            continue
+    for inside in _carried(f):
         if isinstance(inside, Placed | Tensor):
             raise PlacementError(
                 f"{name_of(f)} carries a value of the run inside it: pass it as an argument, so "
                 "that it is known where it lives"
             )
+
+
+def _carried(f: Any) -> Iterator[Any]:
+    """What a function brings along besides its arguments."""
+    if isinstance(f, partial):
+        yield from (*f.args, *f.keywords.values(), *_carried(f.func))
+        return
+    plain = getattr(f, "__func__", f)
+    yield from getattr(plain, "__defaults__", None) or ()
+    yield from (getattr(plain, "__kwdefaults__", None) or {}).values()
+    for cell in getattr(plain, "__closure__", None) or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # a cell that is not filled yet
+            continue
+
+
+def giving_tensors(f: Local) -> Local:
+    """f, refusing a result that is not made of tensors: what clients compute is stacked, averaged
+    or sent."""
+
+    @wraps(f)
+    def checked(*args: Any) -> Any:
+        result = f(*args)
+        if not all(isinstance(leaf, Tensor) for leaf in tree.leaves(result)):
+            raise TypeError("it must return tensors, or tuples and dicts of tensors")
+        return result
+
+    return checked
 
 
 def argument(value: Any, party: Party, user: str) -> Any:

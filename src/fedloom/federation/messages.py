@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+from ..errors import SettingError
 from .topology import Party
 
 Tier = Literal["bottom", "top"]
@@ -27,6 +28,10 @@ class Kind:
     about: str
     row: RowWord | None = None
 
+    def __post_init__(self) -> None:
+        if self.name == "start":
+            raise SettingError("a kind cannot be called 'start': that is the start of a round")
+
     def __str__(self) -> str:
         return self.name
 
@@ -36,6 +41,9 @@ class Key(NamedTuple):
 
     round: int
     move: int
+
+    def __str__(self) -> str:
+        return "at the end" if self == AT_THE_END else f"round {self.round}"
 
 
 class Message(NamedTuple):

@@ -97,10 +97,10 @@ for _name, _what in {
 
 
 class AtHubs(Placed, Generic[T]):
-    """One value at each of some hubs (or at the server); `values` has those hosted here."""
+    """One value at each of some hubs (or at the server), of which those hosted here are held."""
 
     def __init__(self, values: Mapping[str, T], places: tuple[str, ...]):
-        self.values = dict(values)
+        self._values = dict(values)
         self.places = places
 
     def where(self) -> str:
@@ -108,13 +108,13 @@ class AtHubs(Placed, Generic[T]):
 
     def get(self, party: str, user: str) -> T:
         """The value at one party, for the engine; named error if it is not there."""
-        if party not in self.values:
+        if party not in self._values:
             here = "not hosted here" if party in self.places else "elsewhere"
             raise PlacementError(
                 f"{user} at {title(party)} needs a value that lives {self.where()} ({here}): "
                 "move it there with a verb"
             )
-        return self.values[party]
+        return self._values[party]
 
 
 class AtClients(Placed, Generic[T]):

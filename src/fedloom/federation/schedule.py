@@ -2,7 +2,7 @@
 
 A hub is the only authority on its roster. The roster is full (or what the schedule says) at the
 start of a round and only shrinks within it: whoever does not answer an upward move is out until the
-next round. What was decided is recorded, and the record alone replays the run.
+next round. Who dropped out, and when, is recorded, and the record alone replays the run.
 """
 
 from __future__ import annotations
@@ -36,6 +36,10 @@ class Schedule(Protocol):
 
     def answers(self, moment: Moment, silo: str, clients: Sequence[str]) -> Bools: ...
 
+    def check(self, clients: Mapping[str, Sequence[str]]) -> None:
+        """Refuse a schedule that speaks of parties who are not there: {silo: names}."""
+        ...
+
 
 @dataclass(frozen=True)
 class Everyone:
@@ -43,6 +47,9 @@ class Everyone:
 
     def answers(self, moment: Moment, silo: str, clients: Sequence[str]) -> Bools:
         return np.ones(len(clients), dtype=bool)
+
+    def check(self, clients: Mapping[str, Sequence[str]]) -> None:
+        """Always right."""
 
 
 @dataclass(frozen=True)
@@ -60,30 +67,54 @@ class Drawn:
         stream = Streams(self.seed).common("presence", moment.round, silo)
         return stream.uniform_for(tuple(clients)) < self.presence
 
+    def check(self, clients: Mapping[str, Sequence[str]]) -> None:
+        """Always right."""
+
+
+Absences = Mapping[Moment, Mapping[str, Sequence[str]]]
+
 
 @dataclass(frozen=True)
 class Scripted:
     """Everyone answers, except where the script names who does not: {moment: {silo: names}}."""
 
-    absent: Mapping[Moment, Mapping[str, Iterable[str]]]
+    absent: Absences
 
     def answers(self, moment: Moment, silo: str, clients: Sequence[str]) -> Bools:
-        out = set(self.absent.get(moment, {}).get(silo, ()))
-        return np.array([name not in out for name in clients], dtype=bool)
+        return _without(clients, self.absent.get(moment, {}).get(silo, ()))
+
+    def check(self, clients: Mapping[str, Sequence[str]]) -> None:
+        for moment, silos in self.absent.items():
+            for silo, names in silos.items():
+                if silo not in clients:
+                    raise SettingError(
+                        f"schedule: {moment} names silo {silo!r}, which is not there"
+                    )
+                for name in set(names) - set(clients[silo]):
+                    raise SettingError(f"schedule: {moment} names client {silo}/{name}, not there")
 
 
 @dataclass
 class Recorded:
-    """Who answered, as it happened, where that was not everyone. Also a schedule: it replays."""
+    """Who dropped out, and when, as it happened: {moment: {silo: names}}. Also a schedule: it
+    replays the rounds it recorded."""
 
-    who: dict[Moment, dict[str, tuple[str, ...]]] = field(default_factory=dict)
+    dropped: dict[Moment, dict[str, tuple[str, ...]]] = field(default_factory=dict)
     rounds: int = 0
 
-    def note(self, moment: Moment, silo: str, clients: Sequence[str], answered: Bools) -> None:
-        self.rounds = max(self.rounds, moment.round + 1)
-        if not answered.all():
-            names = tuple(name for name, there in zip(clients, answered, strict=True) if there)
-            self.who.setdefault(moment, {})[silo] = names
+    def begin(self, round: int) -> None:
+        """What follows is of this round; an earlier try at it, or at later ones, is forgotten."""
+        self.rounds = round + 1
+        for moment in [moment for moment in self.dropped if moment.round >= round]:
+            del self.dropped[moment]
+
+    def note(
+        self, moment: Moment, silo: str, clients: Sequence[str], before: Bools, after: Bools
+    ) -> None:
+        """The roster before and after a moment."""
+        gone = tuple(clients[place] for place in np.flatnonzero(before & ~after).tolist())
+        if gone:
+            self.dropped.setdefault(moment, {})[silo] = gone
 
     def answers(self, moment: Moment, silo: str, clients: Sequence[str]) -> Bools:
         if moment.round >= self.rounds:
@@ -91,11 +122,10 @@ class Recorded:
                 f"the recorded schedule ends after {self.rounds} rounds; round {moment.round} was "
                 "asked for"
             )
-        names = self.who.get(moment, {}).get(silo)
-        if names is None:
-            return np.ones(len(clients), dtype=bool)
-        there = set(names)
-        return np.array([name in there for name in clients], dtype=bool)
+        return _without(clients, self.dropped.get(moment, {}).get(silo, ()))
+
+    def check(self, clients: Mapping[str, Sequence[str]]) -> None:
+        Scripted(self.dropped).check(clients)
 
     @staticmethod
     def merged(records: Iterable[Recorded]) -> Recorded:
@@ -103,20 +133,27 @@ class Recorded:
         both = Recorded()
         for record in records:
             both.rounds = max(both.rounds, record.rounds)
-            for moment, silos in record.who.items():
-                both.who.setdefault(moment, {}).update(silos)
+            for moment, silos in record.dropped.items():
+                both.dropped.setdefault(moment, {}).update(silos)
         return both
 
     def to_json(self) -> dict[str, Any]:
         return {
             "rounds": self.rounds,
-            "answered": [[*moment, silos] for moment, silos in sorted(self.who.items())],
+            "dropped": [[*moment, silos] for moment, silos in sorted(self.dropped.items())],
         }
 
     @staticmethod
     def from_json(saved: Mapping[str, Any]) -> Recorded:
-        who = {
+        dropped = {
             Moment(*moment): {silo: tuple(names) for silo, names in silos.items()}
-            for *moment, silos in saved["answered"]
+            for *moment, silos in saved["dropped"]
         }
-        return Recorded(who, saved["rounds"])
+        return Recorded(dropped, saved["rounds"])
+
+
+def _without(clients: Sequence[str], out: Sequence[str]) -> Bools:
+    if not out:
+        return np.ones(len(clients), dtype=bool)
+    gone = set(out)
+    return np.array([name not in gone for name in clients], dtype=bool)

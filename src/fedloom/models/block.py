@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+
+from ..errors import ModelError
 
 Params = dict[str, Tensor]
 Source = nn.Module | Callable[[], nn.Module]
@@ -16,19 +19,34 @@ Source = nn.Module | Callable[[], nn.Module]
 
 class Block:
     """A module given as such (its weights are where training starts) or as a function that makes
-    one (its weights are drawn from the run's seed). Buffers are constants."""
+    one (its weights are drawn from the run's seed). Buffers, and parameters that do not require a
+    gradient, are constants."""
 
     def __init__(self, source: Source):
+        if not isinstance(source, nn.Module) and not callable(source):
+            raise ModelError(f"a block is a torch.nn.Module or makes one, not {source!r}")
         self._make = None if isinstance(source, nn.Module) else source
         self.module = copy.deepcopy(source) if isinstance(source, nn.Module) else _seeded(source, 0)
         # torch's recurrent layers have no sound batching rule: seen on torch 2.13, vmap of nn.LSTM
         # fails in double precision and is slower than a loop in single.
-        self.loop_only = any(isinstance(layer, nn.RNNBase) for layer in self.module.modules())
+        recurrent = (nn.RNNBase, nn.RNNCellBase)
+        self.loop_only = any(isinstance(layer, recurrent) for layer in self.module.modules())
+
+    @property
+    def origin(self) -> Hashable:
+        """What the module was made from: equal for blocks that are alike."""
+        if isinstance(self._make, partial):
+            return (self._make.func, str(self._make.args), str(self._make.keywords))
+        return self._make or id(self)
 
     def initial(self, seed: int) -> Params:
         """Parameters at round 0."""
         module = self.module if self._make is None else _seeded(self._make, seed)
-        return {name: value.detach().clone() for name, value in module.named_parameters()}
+        return {
+            name: value.detach().clone()
+            for name, value in module.named_parameters()
+            if value.requires_grad
+        }
 
     def to(self, dtype: torch.dtype, device: torch.device) -> Block:
         """The same block with its buffers there."""
@@ -47,7 +65,8 @@ class Block:
         module = copy.deepcopy(self.module)
         with torch.no_grad():
             for name, value in module.named_parameters():
-                value.copy_(params[name])
+                if name in params:
+                    value.copy_(params[name])
         return module
 
 
@@ -55,6 +74,13 @@ _drawing = threading.Lock()  # modules draw their weights from torch's one globa
 
 
 def _seeded(make: Callable[[], nn.Module], seed: int) -> nn.Module:
-    with _drawing, torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return make()
+    with _drawing:
+        state = torch.get_rng_state()
+        try:
+            torch.default_generator.manual_seed(seed)
+            module = make()
+        finally:
+            torch.set_rng_state(state)
+    if not isinstance(module, nn.Module):
+        raise ModelError(f"a block's function must make a torch.nn.Module, not {module!r}")
+    return module

@@ -9,50 +9,60 @@ fault.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.parameter import UninitializedParameter
 
 from ..errors import ModelError
 from .block import Block, Params
 
-TOLERANCE = 1e-8
-
 _EVAL = "put it in eval mode before handing the module over"
 
+Fault = Callable[[nn.Module, Tensor], bool]
 
-def check_block(block: Block, x: Tensor, where: str) -> int:
-    """Refuse a block that is not row-independent or not vmap-able, on a few real rows; else tell
-    the width of what it gives."""
+
+def check_block(block: Block, x: Tensor, dtype: torch.dtype, where: str) -> int:
+    """Refuse a block that cannot be trained, on a few real rows; else tell the width of what it
+    gives."""
     module = block.module
-    if not any(True for _ in module.parameters()):
+    for name, parameter in module.named_parameters():
+        if isinstance(parameter, UninitializedParameter):
+            raise ModelError(f"{where}: {name} has no size yet: give lazy layers their sizes")
+    if not any(parameter.requires_grad for parameter in module.parameters()):
         raise ModelError(f"{where}: the module has no parameters to train")
     for name, layer in module.named_modules():
         _known_offender(f"{where}: layer {name or '(the module itself)'}", layer)
-    wide = block.to(torch.float64, torch.device("cpu"))
-    x = x.double() if x.is_floating_point() else x
-    x = x[torch.arange(3) % len(x)]
-    params = {name: p.detach() for name, p in wide.module.named_parameters()}
-    out = _run(wide, params, x, where)
+    here = block.to(dtype, torch.device("cpu"))
+    x = (x.to(dtype) if x.is_floating_point() else x)[torch.arange(3) % len(x)].clone()
+    params = {n: p.detach() for n, p in here.module.named_parameters() if p.requires_grad}
+    given = x.clone()
+    out = _run(here, params, given, where)
+    if not torch.equal(given, x):
+        layer = _first(here.module, x, _changes_input)
+        raise ModelError(f"{where}: layer {layer} changes its input in place: use inplace=False")
     if out.ndim != 2 or out.shape[0] != len(x):
         raise ModelError(
             f"{where}: a block must give one row of scores or embedding per row of input, shape "
             f"[rows, width]; {len(x)} rows gave shape {tuple(out.shape)}"
         )
-    if not torch.equal(_run(wide, params, x, where), out):
-        layer = _first(wide.module, x, _is_random)
+    if not bool(torch.isfinite(out).all()):
+        raise ModelError(f"{where}: the untrained module gives NaN or infinity for the first rows")
+    if _is_random(here.module, x):
+        layer = _first(here.module, x, _is_random)
         raise ModelError(f"{where}: layer {layer} gives another result each time: {_EVAL}")
-    if _depends_on_others(wide.module, x):
-        layer = _first(wide.module, x, _depends_on_others)
+    if _mixes_rows(here.module, x):
+        layer = _first(here.module, x, _mixes_rows)
         raise ModelError(
             f"{where}: layer {layer} mixes rows: the result for one row changes with the others. "
-            "Use a layer that looks at one row at a time (GroupNorm or LayerNorm, not BatchNorm)"
+            "Use a layer that looks at one row at a time (GroupNorm or LayerNorm, not BatchNorm; "
+            "recurrent layers with batch_first=True)"
         )
     if not block.loop_only:
-        _check_vmap(wide, params, x, where)
+        _check_vmap(here, params, x, where)
     return out.shape[1]
 
 
@@ -75,8 +85,10 @@ def _run(block: Block, params: Params, x: Tensor, where: str) -> Tensor:
     try:
         out = block(params, x)
     except Exception as problem:
+        whole = "" if x.is_floating_point() else " (whole numbers; x.float() if they are not codes)"
         raise ModelError(
-            f"{where}: the module does not take rows of shape {tuple(x.shape[1:])}: {problem}"
+            f"{where}: the module does not take rows of shape {tuple(x.shape[1:])}{whole}: "
+            f"{problem}"
         ) from problem
     if not isinstance(out, Tensor):
         raise ModelError(f"{where}: the module returns {type(out).__name__}, not a tensor")
@@ -84,22 +96,43 @@ def _run(block: Block, params: Params, x: Tensor, where: str) -> Tensor:
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
-    return torch.allclose(a, b, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)
+    tolerance = 1e-8 if a.dtype == torch.float64 else 1e-4
+    return torch.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+def _apply(layer: nn.Module, x: Tensor) -> Tensor | None:
+    """What a layer gives for rows, or the first part of it; None where that has no row axis."""
+    with torch.no_grad():
+        out = layer(x.clone())
+    out = out[0] if isinstance(out, tuple) else out
+    has_rows = isinstance(out, Tensor) and out.ndim > 0 and out.shape[0] == len(x)
+    return out if has_rows else None
+
+
+def _changes_input(layer: nn.Module, x: Tensor) -> bool:
+    given = x.clone()
+    with torch.no_grad():
+        layer(given)
+    return not torch.equal(given, x)
 
 
 def _is_random(layer: nn.Module, x: Tensor) -> bool:
-    first, second = layer(x), layer(x)
-    return isinstance(first, Tensor) and not torch.equal(first, second)
+    first, second = _apply(layer, x), _apply(layer, x)
+    return first is not None and second is not None and not _equal(first, second)
 
 
-def _depends_on_others(layer: nn.Module, x: Tensor) -> bool:
-    """Does row 0 of the output change when the other rows do, or when they are left out?"""
-    with torch.no_grad():
-        changed = torch.cat([x[:1], x[:1] * 3 + 1 if x.is_floating_point() else x[:1], x[1:]])
-        out = layer(x)
-        if not isinstance(out, Tensor) or out.ndim == 0 or out.shape[0] != len(x):
-            return False
-        return not (_same(layer(changed)[0], out[0]) and _same(layer(x[:1])[0], out[0]))
+def _equal(a: Tensor, b: Tensor) -> bool:
+    return bool(((a == b) | (a.isnan() & b.isnan())).all())
+
+
+def _mixes_rows(layer: nn.Module, x: Tensor) -> bool:
+    """Does any row's result change when it is alone, or when the order of rows is another?"""
+    out, turned = _apply(layer, x), _apply(layer, x.flip(0))
+    if out is None or turned is None:
+        return False
+    alone = [_apply(layer, x[i : i + 1]) for i in range(len(x))]
+    rows = [row for row in alone if row is not None]
+    return not (_same(turned.flip(0), out) and len(rows) == len(x) and _same(torch.cat(rows), out))
 
 
 def _leaves(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -114,21 +147,20 @@ def _inputs(module: nn.Module, x: Tensor) -> dict[nn.Module, Tensor]:
 
     def remember(layer: nn.Module, args: tuple[object, ...]) -> None:
         if args and isinstance(args[0], Tensor):
-            seen.setdefault(layer, args[0].detach())
+            seen.setdefault(layer, args[0].detach().clone())
 
     handles = [layer.register_forward_pre_hook(remember) for _, layer in _leaves(module)]
     try:
         with torch.no_grad():
-            module(x)
+            module(x.clone())
     finally:
         for handle in handles:
             handle.remove()
     return seen
 
 
-def _first(module: nn.Module, x: Tensor, at_fault: object) -> str:
+def _first(module: nn.Module, x: Tensor, at_fault: Fault) -> str:
     """The first layer, in the order of running, of which this is true; else the module."""
-    assert callable(at_fault)
     names = {layer: name for name, layer in _leaves(module)}
     for layer, given in _inputs(module, x).items():
         try:

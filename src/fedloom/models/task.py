@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -128,6 +128,8 @@ class Task:
             raise SettingError(f"combine: {combine!r}{nearest(combine, ['sum', 'concat'])}")
         self.blocks = {silo: Block(source) for silo, source in blocks.items()}
         self.loss: Loss = losses[loss]() if isinstance(loss, str) else loss
+        if not isinstance(self.loss, Loss):
+            raise SettingError(f"loss must be one of {', '.join(losses)}, or a fedloom Loss")
         self.head = None if head is None else Block(head)
         self.combine: Combine = combine
 
@@ -138,9 +140,14 @@ class Task:
             raise ModelError(f"blocks for silos {sorted(self.blocks)}, data of {sorted(silos)}")
         width: dict[str, int] = {}
         features: dict[str, Spec] = {}
+        checked: dict[Any, int] = {}  # silos with equal blocks are checked once
         for silo in silos:
             x = placement.x[silo][:3]
-            width[silo] = check_block(self.blocks[silo], x, f"silo {silo}'s block")
+            alike = (self.blocks[silo].origin, x.shape, x.dtype)
+            if alike not in checked:
+                where = f"silo {silo}'s block"
+                checked[alike] = check_block(self.blocks[silo], x, dtype, where)
+            width[silo] = checked[alike]
             features[silo] = (tuple(x.shape[1:]), dtype if x.is_floating_point() else x.dtype)
         if self.combine == "sum" and len(set(width.values())) > 1:
             told = ", ".join(f"{silo} {w}" for silo, w in width.items())
@@ -152,7 +159,7 @@ class Task:
         scores = joint
         if self.head is not None:
             row = torch.randn(3, joint, generator=torch.Generator().manual_seed(0))
-            scores = check_block(self.head, row, "the head")
+            scores = check_block(self.head, row, dtype, "the head")
         elif self.combine == "concat":
             raise ModelError('combine="concat" needs a head that turns the embeddings into scores')
         label = self._labels(placement, scores, dtype)

@@ -27,6 +27,10 @@ class Transport(Protocol):
 
     def mailbox(self, party: Party) -> Mailbox: ...
 
+    def pulse(self, party: Party) -> None:
+        """This party is alive, though it may have nothing to send to those who wait for it."""
+        ...
+
     def abort(self, cause: str) -> None:
         """Stop everyone, with one cause."""
         ...
@@ -39,18 +43,28 @@ class Mailbox:
         self.owner = owner
         self._changed = threading.Condition()
         self._queues: dict[Party, deque[Message]] = defaultdict(deque)
+        self._heard: dict[Party, float] = {}
+        self._fresh: set[Party] = set()  # sources with news since the last look
         self._gone: set[Party] = set()
         self._cause: str | None = None
 
     def put(self, message: Message) -> None:
         with self._changed:
             self._queues[message.source].append(message)
+            self._heard[message.source] = time.monotonic()
+            self._fresh.add(message.source)
             self._changed.notify_all()
+
+    def heard(self, party: Party) -> None:
+        """A sign of life: whoever waits for this party waits on."""
+        with self._changed:
+            self._heard[party] = time.monotonic()
 
     def gone(self, party: Party) -> None:
         """The link to this party is down: nothing more will come from it."""
         with self._changed:
             self._gone.add(party)
+            self._fresh.add(party)
             self._changed.notify_all()
 
     def is_gone(self, party: Party) -> bool:
@@ -64,7 +78,7 @@ class Mailbox:
 
     def take(self, source: Party, key: Key, what: str, seconds: float) -> Message | None:
         """The message with this key; None when a later one proves that it will not come. Never
-        returns otherwise: silence past the deadline is an error."""
+        returns otherwise: so many seconds of silence are an error."""
         found: Message | None = None
 
         def ready() -> bool:
@@ -74,37 +88,40 @@ class Mailbox:
                 self._queues[source].popleft()
             return found is not None or source in self._gone
 
-        if not self._wait(ready, seconds):
+        begun = time.monotonic()
+        if not self._wait(ready, lambda: max(begun, self._heard.get(source, 0)) + seconds):
             raise LostError(
-                f"round {key.round}: {title(self.owner)} waited {seconds:g} s for {what} from "
-                f"{title(source)}"
+                f"{key}: {title(self.owner)} waited for {what} from {title(source)}, of which "
+                f"nothing was heard for {seconds:g} s"
             )
         if found is None:
             raise LostError(
-                f"round {key.round}: {title(self.owner)} lost its link to {title(source)} while "
-                f"it waited for {what}"
+                f"{key}: {title(self.owner)} lost its link to {title(source)} while it waited for "
+                f"{what}"
             )
         return found if found.key == key else None
 
-    def take_each(
-        self, sources: Iterable[Party], key: Key, seconds: float
-    ) -> tuple[dict[Party, Message], set[Party]]:
-        """Messages with this key from as many of the sources as come in time, and those of whom
-        none came and none can be excluded to come yet (they are late)."""
+    def take_each(self, sources: Iterable[Party], key: Key, seconds: float) -> dict[Party, Message]:
+        """Messages with this key from as many of the sources as come in time. One that is gone or
+        has sent a later message is not waited for."""
         came: dict[Party, Message] = {}
-        open_: set[Party] = set(sources)
+        awaited: set[Party] = set(sources)
+        with self._changed:
+            self._fresh |= awaited
 
         def ready() -> bool:
-            for source in list(open_):
+            for source in self._fresh & awaited:
                 head = self._head(source, key)
                 if head is not None and head.key == key:
                     came[source] = self._queues[source].popleft()
                 if head is not None or source in self._gone:
-                    open_.discard(source)
-            return not open_
+                    awaited.discard(source)
+            self._fresh.clear()
+            return not awaited
 
-        self._wait(ready, seconds)
-        return came, open_
+        until = time.monotonic() + seconds
+        self._wait(ready, lambda: until)
+        return came
 
     def _head(self, source: Party, key: Key) -> Message | None:
         """The first message from the source that is not older than the key; older ones came too
@@ -114,15 +131,14 @@ class Mailbox:
             queue.popleft()
         return queue[0] if queue else None
 
-    def _wait(self, ready: Callable[[], bool], seconds: float) -> bool:
-        until = time.monotonic() + seconds
+    def _wait(self, ready: Callable[[], bool], until: Callable[[], float]) -> bool:
         with self._changed:
             while True:
                 if self._cause is not None:
                     raise AbortedError(self._cause)
                 if ready():
                     return True
-                left = until - time.monotonic()
+                left = until() - time.monotonic()
                 if left <= 0:
                     return False
                 self._changed.wait(left)

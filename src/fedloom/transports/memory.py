@@ -26,6 +26,10 @@ class MemoryTransport:
     def mailbox(self, party: Party) -> Mailbox:
         return self._mailboxes[party]
 
+    def pulse(self, party: Party) -> None:
+        for mailbox in self._mailboxes.values():
+            mailbox.heard(party)
+
     def abort(self, cause: str) -> None:
         for mailbox in self._mailboxes.values():
             mailbox.abort(cause)

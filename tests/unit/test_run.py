@@ -1,0 +1,122 @@
+"""A run: stopping, going on, and what was sent and who dropped out until then."""
+
+import pytest
+import torch
+
+from fedloom import TDCD, Alone, Drawn, Run, Task, linear, mlp, partition, tree
+from fedloom.errors import SettingError
+from fedloom.rng import Streams
+from fedloom.testing import placement, task
+
+ALGORITHM = TDCD(local_steps=2, lr=0.2, batch=12)
+ENGINES = pytest.mark.parametrize("engine", ["stacked", "reference"])
+
+
+def run(engine="stacked", **options):
+    return Run(ALGORITHM, task(), placement(), engine=engine, precision="float64", **options)
+
+
+@ENGINES
+def test_going_back_books_nothing_twice(engine):
+    mine = run(engine).train(2)
+    middle = mine.snapshot()
+    straight = list(mine.train(4).ledger)
+    assert list(mine.restore(middle).train(4).ledger) == straight
+    assert [entry.round for entry in middle.ledger] == [0] * 5 + [1] * 5  # left alone
+
+
+@ENGINES
+def test_a_resumed_runs_record_replays(engine):
+    schedule = Drawn(0.5, seed=1)
+    stopped = run(engine, schedule=schedule).train(2).snapshot()
+    resumed = run(engine, schedule=schedule).restore(stopped).train(4)
+    again = run(engine, schedule=resumed.record).train(4)
+    a, b = (ALGORITHM.blocks(r.fed, r.state) for r in (resumed, again))
+    assert tree.largest_difference(a, b) == 0.0
+
+
+@ENGINES
+def test_after_an_interruption_in_mid_round_it_goes_on_cleanly(engine, monkeypatch):
+    straight = run(engine).train(3)
+    mine = run(engine).train(1)
+    real = mine.fed.exchange
+
+    def interrupted(*args):
+        real(*args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(mine.fed, "exchange", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        mine.train(3)
+    assert mine.round == 1
+    mine.train(3)
+    assert list(mine.ledger) == list(straight.ledger)
+    a, b = (ALGORITHM.blocks(r.fed, r.state) for r in (mine, straight))
+    assert tree.largest_difference(a, b) == 0.0
+
+
+def test_a_snapshot_of_another_model_is_refused():
+    rows = partition({"a": torch.randn(10, 3)}, torch.ones(10), {"a": 2})
+    saved = Run(TDCD(batch=5), Task({"a": linear(3)}, "squared"), rows).train(1).snapshot()
+    other = Run(TDCD(batch=5), Task({"a": mlp(3, [4], 1)}, "squared"), rows)
+    with pytest.raises(SettingError, match="the snapshot's theta is not that of this"):
+        other.restore(saved)
+
+
+def test_a_snapshot_goes_into_any_engine_and_precision():
+    saved = run("stacked").train(2).snapshot()
+    found = [
+        Run(ALGORITHM, task(), placement(), engine=engine, precision=precision)
+        .restore(saved)
+        .train(3)
+        .predict()
+        .double()
+        for engine in ("stacked", "reference")
+        for precision in ("float64", "float32")
+    ]
+    for other in found[1:]:
+        assert torch.allclose(found[0], other, atol=1e-4)
+
+
+def test_sums_over_many_clients_in_single_precision():
+    """K = 400 with nothing to learn: the mean of equal blocks is that block, whatever the chunk."""
+    x = {"a": torch.zeros(400, 3)}
+    rows = partition(x, torch.zeros(400), {"a": 400})
+    for options in ({"chunk": 1}, {"chunk": 7}, {}, {"engine": "reference"}):
+        mine = Run(TDCD(batch=None), Task({"a": linear(3, bias=False)}, "squared"), rows, **options)
+        before = mine.fed.parts.value["a"].initial(mine.fed.streams).block["weight"]
+        mine.train(3)
+        assert torch.equal(mine.export("a").weight, before)
+
+
+def test_placing_many_clients_takes_time_in_proportion(benchmark_ratio):
+    def place(clients):
+        partition({"a": torch.zeros(clients, 1)}, torch.zeros(clients), {"a": clients})
+
+    assert benchmark_ratio(lambda: place(4000), lambda: place(1000)) < 10
+
+
+def test_lone_silos_that_are_combined_predict_once(monkeypatch):
+    mine = Run(Alone(batch=9, combined=True), task(), placement()).train(1)
+    calls = []
+    real = mine.predict
+    monkeypatch.setattr(mine, "predict", lambda *args: calls.append(args) or real(*args))
+    mine.loss()
+    assert len(calls) == 1
+
+
+def test_streams():
+    """Common ones depend on seed and name, own ones on the party and its secret, if it has one."""
+    a, b = Streams(1), Streams(1, secret=b"mine")
+    same = [s.common("x", 3).sample(100, 5).tolist() for s in (a, b)]
+    assert same[0] == same[1]
+    assert a.own("ash", "x").uniform(3).tolist() != b.own("ash", "x").uniform(3).tolist()
+    assert a.own("ash").uniform(3).tolist() != a.own("birch").uniform(3).tolist()
+    assert Streams(1, secret=b"").own("ash").uniform(1) != a.own("ash").uniform(1)
+
+
+def test_streams_stay_as_they_are():
+    """Two parties with different versions of everything must draw the same rows."""
+    stream = Streams(2024).common("minibatch", 7, 0)
+    assert stream.sample(1000, 6).tolist() == [826, 560, 310, 669, 388, 853]
+    assert Streams(2024).common("p").permutation(6).tolist() == [3, 5, 2, 4, 1, 0]
