@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from . import tree
 from .algorithms.base import Algorithm, Facts, Step
 from .data.placement import Placement
-from .engines.party import PartyEngine, Waits
+from .engines.party import PartyEngine
 from .engines.stacked import StackedEngine
+from .engines.waits import Waits
 from .errors import DataError, ModelError, SettingError, nearest
 from .federation.fabric import Fabric
 from .federation.ledger import Ledger

@@ -11,7 +11,7 @@ from personal import Counting, Personal
 
 from fedloom import TDCD, Run, Scripted, TDCDPrivateLabels, tree
 from fedloom.engines.apart import run_apart
-from fedloom.engines.party import Waits
+from fedloom.engines.waits import Waits
 from fedloom.errors import AbortedError, FedLoomError, LostError, ProtocolError
 from fedloom.federation.schedule import Everyone, Moment
 from fedloom.federation.topology import Client

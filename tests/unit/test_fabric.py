@@ -8,8 +8,9 @@ import torch
 
 from fedloom import TDCD, Central, Everyone, Run, Scripted, Task, linear, partition
 from fedloom.data.placement import Placement
-from fedloom.engines.party import PartyEngine, Waits
+from fedloom.engines.party import PartyEngine
 from fedloom.engines.stacked import StackedEngine
+from fedloom.engines.waits import Waits
 from fedloom.errors import LocalError, NotFiniteError, PlacementError, ProtocolError, SettingError
 from fedloom.federation.messages import Kind
 from fedloom.federation.placed import Rows

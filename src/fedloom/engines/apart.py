@@ -19,7 +19,8 @@ from ..federation.topology import Party
 from ..models.task import Shapes, Task
 from ..transports.base import Transport
 from ..transports.memory import MemoryTransport
-from .party import PartyEngine, Waits
+from .party import PartyEngine
+from .waits import Waits
 
 Play = Callable[[PartyEngine], Any]
 

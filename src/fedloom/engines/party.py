@@ -9,7 +9,6 @@ ends by the message, by a later one, or by an abort.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from .. import tree
 from ..data.placement import View
-from ..errors import AbortedError, LostError, ProtocolError, SettingError
+from ..errors import AbortedError, LostError, ProtocolError
 from ..federation.fabric import Fabric
 from ..federation.local import Local, argument, check_local, giving_tensors, misplaced, name_of
 from ..federation.messages import AT_THE_END, AT_THE_START, END, READY, Key, Kind, Message
@@ -29,38 +28,7 @@ from ..models.task import Part, Shapes, Task
 from ..rng import Streams
 from ..transports.base import Transport
 from .held import Held, Holdings, Pending, Slots
-
-
-@dataclass(frozen=True)
-class Waits:
-    """How long to wait, in seconds.
-
-    `up`: a client that has not answered its hub by then is absent from the rest of the round; None:
-    everyone is waited for. `patience`: how long a hub waits for a client then. Hubs wait twice as
-    long for each other, and clients four times as long for their hub, so that a silence is named by
-    the party next to it. No wait is longer.
-    """
-
-    up: float | None = None
-    patience: float = 60.0
-
-    def __post_init__(self) -> None:
-        if not self.patience > 0 or (self.up is not None and not 0 < self.up <= self.patience):
-            raise SettingError(
-                f"waits: 0 < up <= patience is needed, not up {self.up}, patience {self.patience}"
-            )
-
-    @property
-    def for_client(self) -> float:
-        return self.patience if self.up is None else self.up
-
-    @property
-    def for_hub(self) -> float:
-        return 2 * self.patience
-
-    @property
-    def for_own_hub(self) -> float:
-        return 4 * self.patience
+from .waits import Waits
 
 
 class PartyEngine(Fabric):
