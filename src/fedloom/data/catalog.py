@@ -1,0 +1,155 @@
+"""Which data sets there are, where their files are looked for, and whether they are sound.
+
+A set is one function in `data/sets/`, registered with what a person needs to get its files:
+
+    @dataset("mnist", about="...", files={"train-images-idx3-ubyte.gz": "<sha256>"}, get="...")
+    def mnist(files: Files, flat: bool = False) -> Dataset: ...
+
+Files are looked for in the folder named in the run file, or in FEDLOOM_DATA: there directly, or in
+a folder of the set's name.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import inspect
+import os
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..errors import DataError, InputError, SettingError, nearest
+from ..registry import datasets
+from .dataset import Dataset
+
+ENVIRONMENT = "FEDLOOM_DATA"
+
+Loader = Callable[..., Dataset]
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files of one set, as found."""
+
+    name: str
+    paths: Mapping[str, Path]
+
+    def __getitem__(self, file: str) -> Path:
+        return self.paths[file]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A registered set. `files` maps names to the SHA-256 of their content, unpacked (None: any);
+    files called .gz may also lie there unpacked. `folder` is where they are usually found."""
+
+    name: str
+    about: str
+    load: Loader
+    files: Mapping[str, str | None]
+    get: str
+    folder: str
+
+    @property
+    def options(self) -> dict[str, inspect.Parameter]:
+        """The loader's own settings."""
+        given = inspect.signature(self.load).parameters
+        return {name: option for name, option in given.items() if name != "files"}
+
+    def places(self, folder: str | os.PathLike[str] | None = None) -> list[Path]:
+        """Folders that are searched, in order."""
+        root = folder if folder is not None else os.environ.get(ENVIRONMENT)
+        return [] if root is None else [Path(root) / self.folder, Path(root)]
+
+    def find(self, folder: str | os.PathLike[str] | None = None) -> Files:
+        """All files, in one folder; an error that says what is expected, and where."""
+        places = self.places(folder)
+        for place in places:
+            paths = {file: _packed_or_not(place / file) for file in self.files}
+            if all(path.is_file() for path in paths.values()):
+                return Files(self.name, paths)
+        looked = " and ".join(map(str, places)) or f"nowhere: {ENVIRONMENT} is not set"
+        missing = [
+            file
+            for file in self.files
+            if not any(_packed_or_not(place / file).is_file() for place in places)
+        ]
+        raise DataError(
+            f"data set {self.name}: {', '.join(missing or self.files)} not found (looked in "
+            f"{looked}). {self.get}"
+        )
+
+    def verify(self, found: Files) -> dict[str, str]:
+        """Checksums; a DataError names the file whose content is not what it should be."""
+        sums = {file: checksum(path) for file, path in found.paths.items()}
+        for file, wanted in self.files.items():
+            if wanted is not None and sums[file] != wanted:
+                raise DataError(
+                    f"data set {self.name}: {found[file]} is damaged or another version (SHA-256 "
+                    f"{sums[file][:12]}..., expected {wanted[:12]}...). {self.get}"
+                )
+        return sums
+
+
+def dataset(
+    name: str,
+    *,
+    about: str,
+    files: Mapping[str, str | None] | None = None,
+    get: str = "",
+    folder: str | None = None,
+) -> Callable[[Loader], Loader]:
+    """Register a loader under a name."""
+
+    def add(load: Loader) -> Loader:
+        entry = Entry(name, about, load, files or {}, get, folder or name)
+        datasets.register(name)(entry)
+        return load
+
+    return add
+
+
+def load(
+    name: str, folder: str | os.PathLike[str] | None = None, verify: bool = True, **options: Any
+) -> Dataset:
+    """A registered set by name; its files are checked against their checksums."""
+    entry: Entry = datasets[name]
+    for word in sorted(set(options) - set(entry.options)):
+        raise SettingError(f"data set {name} has no option {word!r}{nearest(word, entry.options)}")
+    if not entry.files:
+        return entry.load(**options)
+    found = entry.find(folder)
+    sums = entry.verify(found) if verify else {}
+    try:
+        got = entry.load(found, **options)
+    except InputError:
+        raise
+    except (OSError, ValueError, KeyError, EOFError) as problem:
+        raise DataError(f"data set {name}: its files cannot be read ({problem})") from problem
+    return replace(got, sources=sums)
+
+
+def checksum(path: Path) -> str:
+    """SHA-256 of a file's content; of a gzipped one, of what is packed in it, since packing the
+    same content again gives other bytes."""
+    with path.open("rb") as file:
+        if file.read(2) != b"\x1f\x8b":
+            file.seek(0)
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    digest = hashlib.sha256()
+    try:
+        with gzip.open(path) as packed:
+            while part := packed.read(1 << 20):
+                digest.update(part)
+    except (OSError, EOFError, zlib.error):
+        return "unreadable"
+    return digest.hexdigest()
+
+
+def _packed_or_not(path: Path) -> Path:
+    """The file, or the same without .gz."""
+    plain = path.with_suffix("") if path.suffix == ".gz" else path
+    return path if path.is_file() or not plain.is_file() else plain

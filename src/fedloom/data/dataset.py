@@ -1,0 +1,77 @@
+"""A data set before it is cut: rows with ids, named blocks of features, labels, a test split."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ..errors import DataError
+
+Goal = Literal["classes", "binary", "number"]
+
+LOSSES: dict[Goal, str] = {
+    "classes": "cross-entropy",
+    "binary": "binary-cross-entropy",
+    "number": "squared",
+}
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """`blocks` are [rows, ...] each: one for a table or a set of images, several for a set that
+    comes in parts (views, groups of columns). `columns` names the columns of flat blocks, `keys`
+    are attributes that rows can be placed by, `sources` the checksums of the files it came from."""
+
+    name: str
+    ids: npt.NDArray[Any]
+    blocks: Mapping[str, Tensor]
+    y: Tensor
+    test: npt.NDArray[np.bool_]
+    goal: Goal
+    columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    classes: tuple[str, ...] = ()
+    keys: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    note: str = ""
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        rows = len(self.ids)
+        parts: dict[str, Any] = {"labels": self.y, "split": self.test, **self.blocks, **self.keys}
+        for what, values in parts.items():
+            if len(values) != rows:
+                raise DataError(f"data set {self.name}: {rows} ids, {len(values)} rows of {what}")
+        for name, names in self.columns.items():
+            if self.blocks[name].shape[1:] != (len(names),):
+                raise DataError(f"data set {self.name}: {len(names)} column names for block {name}")
+        if len(np.unique(self.ids)) != rows:
+            raise DataError(f"data set {self.name}: ids are repeated")
+
+    @property
+    def size(self) -> int:
+        return len(self.ids)
+
+    @property
+    def outputs(self) -> int:
+        """How many scores a model of it gives."""
+        if self.goal == "classes":
+            return len(self.classes) or int(self.y.max()) + 1
+        return self.y.shape[1] if self.y.ndim == 2 else 1
+
+    def rows(self, pick: npt.NDArray[Any]) -> Dataset:
+        """Some of the rows, in the order given."""
+        pick = np.flatnonzero(pick) if pick.dtype == bool else pick
+        at = torch.from_numpy(np.asarray(pick, dtype=np.int64))
+        return replace(
+            self,
+            ids=self.ids[pick],
+            blocks={name: block[at] for name, block in self.blocks.items()},
+            y=self.y[at],
+            test=self.test[pick],
+            keys={name: key[pick] for name, key in self.keys.items()},
+        )
