@@ -113,8 +113,6 @@ class StackedEngine(Fabric):
     def _read_clients(self, value: Placed) -> dict[Client, Any]:
         if not isinstance(value, Lazy):
             raise misplaced(value, "the clients", "read")
-        if not isinstance(value, Lazy):
-            raise misplaced(value, "the clients", "read")
         lazy = self._lazy(value, "read")
         return {
             Client(silo, self._names[silo][place]): mine
