@@ -10,13 +10,16 @@ FedLoomError
 ├── NotFiniteError      NaN or infinity in what a party sent
 ├── LocalError          a local function failed at a party
 ├── LostError           a party did not answer within its deadline
-└── AbortedError        another party stopped the run; carries the cause
+├── AbortedError        another party stopped the run; carries the cause
+├── WriteError          a file cannot be written: a full disk, a folder without permission
+└── InterruptedRun      the user stopped the run; what was done is saved
 """
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class FedLoomError(Exception):
@@ -63,8 +66,16 @@ class AbortedError(FedLoomError):
     """Another party stopped the run."""
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+class WriteError(FedLoomError, OSError):
+    """A file cannot be written."""
+
+
+class InterruptedRun(FedLoomError):
+    """The user stopped the run."""
+
+
+def nearest(word: str, known: Iterable[Any]) -> str:
     """'; did you mean ...?' or the list of what is known: the tail of an error message."""
-    known = sorted(known)
+    known = sorted(map(str, known))
     close = difflib.get_close_matches(word, known, n=1)
     return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"

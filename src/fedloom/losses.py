@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .data.dataset import Goal
 from .errors import DataError, ModelError
 from .registry import losses
 
 
 class Loss(ABC):
-    """A loss is summed and averaged elsewhere; here it is one number a row."""
+    """A loss is summed and averaged elsewhere; here it is one number a row. `goal`: what a model
+    trained with it is for, which decides how it is judged."""
+
+    goal: ClassVar[Goal | None] = None
 
     @abstractmethod
     def rows(self, scores: Tensor, labels: Tensor) -> Tensor:
@@ -37,6 +42,8 @@ class Loss(ABC):
 @dataclass(frozen=True)
 class Squared(Loss):
     """Half the squared error, as in the ridge experiments: |z - y|^2 / 2."""
+
+    goal = "number"
 
     def rows(self, scores: Tensor, labels: Tensor) -> Tensor:
         return 0.5 * (scores - labels.reshape(scores.shape)).square().sum(-1)
@@ -62,6 +69,8 @@ class Squared(Loss):
 class BinaryCrossEntropy(Loss):
     """One logit a row, labels 0 or 1."""
 
+    goal = "binary"
+
     def rows(self, scores: Tensor, labels: Tensor) -> Tensor:
         return F.binary_cross_entropy_with_logits(scores.squeeze(-1), labels, reduction="none")
 
@@ -79,6 +88,8 @@ class BinaryCrossEntropy(Loss):
 @dataclass(frozen=True)
 class CrossEntropy(Loss):
     """C logits a row, labels 0 .. C - 1."""
+
+    goal = "classes"
 
     def rows(self, scores: Tensor, labels: Tensor) -> Tensor:
         return F.cross_entropy(scores, labels, reduction="none")

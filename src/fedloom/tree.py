@@ -6,7 +6,7 @@ model, a label that is absent) are carried along untouched.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -34,6 +34,24 @@ def leaves(tree: Tree) -> list[Any]:
 
 def tensors(tree: Tree) -> list[Tensor]:
     return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def named(tree: Tree) -> dict[str, Tensor]:
+    """Its tensors by their place in the tree, as text."""
+    found = pytree.tree_flatten_with_path(tree)[0]
+    return {_place(path): leaf for path, leaf in found if isinstance(leaf, Tensor)}
+
+
+def filled(like: Tree, tensors: Mapping[str, Tensor]) -> Tree:
+    """The tree with other tensors in its places; KeyError where one is missing."""
+    found, spec = pytree.tree_flatten_with_path(like)
+    return pytree.tree_unflatten(
+        [tensors[_place(path)] if isinstance(leaf, Tensor) else leaf for path, leaf in found], spec
+    )
+
+
+def _place(path: tuple[Any, ...]) -> str:
+    return "".join(str(key) for key in path)
 
 
 def nbytes(tree: Tree) -> int:

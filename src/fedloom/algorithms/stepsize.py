@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from ..errors import SettingError
 
@@ -68,6 +68,14 @@ class Cosine(_Positive):
     def __call__(self, t: int) -> float:
         done = min(t / self.steps, 1.0)
         return self.floor + (self.lr - self.floor) * (1 + math.cos(math.pi * done)) / 2
+
+
+RULES: dict[str, type[Any]] = {
+    "constant": Constant,
+    "step-decay": StepDecay,
+    "inverse-sqrt": InverseSqrt,
+    "cosine": Cosine,
+}
 
 
 def step_size(lr: float | StepSize) -> StepSize:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .messages import Direction, Kind, Tier
 
@@ -85,6 +85,25 @@ class Ledger:
             Entry(round, *line, count, sizes[round, line])
             for (round, line), count in messages.items()
         )
+
+    def to_json(self) -> list[Any]:
+        """[first round, last round, lines] for each stretch of rounds that cost the same."""
+        stretches: list[Any] = []
+        for round, lines in sorted(self._rounds.items()):
+            told = [[*line, *cost] for line, cost in sorted(lines.items())]
+            if stretches and stretches[-1][1:] == [round - 1, told]:
+                stretches[-1][1] = round
+            else:
+                stretches.append([round, round, told])
+        return stretches
+
+    @staticmethod
+    def from_json(stretches: Iterable[Any]) -> Ledger:
+        ledger = Ledger()
+        for first, last, told in stretches:
+            lines = {Line(*line): (messages, size) for *line, messages, size in told}
+            ledger._rounds.update(dict.fromkeys(range(first, last + 1), lines))
+        return ledger
 
     @staticmethod
     def of(entries: Iterable[Entry]) -> Ledger:

@@ -6,7 +6,8 @@ Task({"left": cnn(channels=1, size=(28, 14)), ...}, loss="cross-entropy")
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -14,7 +15,25 @@ from torch import Tensor, nn
 from ..errors import SettingError
 from ..registry import models
 
-Maker = Callable[[], nn.Module]
+
+@dataclass(frozen=True)
+class Maker:
+    """A model by its name and settings: calling it makes the module, and it can be written down."""
+
+    name: str
+    settings: tuple[tuple[str, Any], ...]
+    build: Callable[..., nn.Module]
+
+    def __call__(self) -> nn.Module:
+        return self.build(**dict(self.settings))
+
+    def describe(self) -> dict[str, Any]:
+        """`models[name](**settings)` makes it again."""
+        return {"name": self.name, **dict(self.settings)}
+
+
+def _maker(name: str, build: Callable[..., nn.Module], **settings: Any) -> Maker:
+    return Maker(name, tuple(settings.items()), build)
 
 
 def _positive(**sizes: int) -> None:
@@ -24,21 +43,38 @@ def _positive(**sizes: int) -> None:
 
 
 @models.register("linear")
-def linear(inputs: int, outputs: int = 1, bias: bool = True) -> Maker:
+def linear(
+    inputs: int,
+    outputs: int = 1,
+    bias: Annotated[bool, "whether the silo has an intercept of its own"] = True,
+    flatten: Annotated[bool, "take images or series as one long row"] = False,
+) -> Maker:
     """x theta: ridge and logistic regression. Give one silo the bias, or fold it into a column."""
     _positive(inputs=inputs, outputs=outputs)
-    return partial(nn.Linear, inputs, outputs, bias=bias)
+    settings = {"inputs": inputs, "outputs": outputs, "bias": bias, "flatten": flatten}
+    return _maker("linear", _linear, **settings)
+
+
+def _linear(inputs: int, outputs: int, bias: bool, flatten: bool) -> nn.Module:
+    layer = nn.Linear(inputs, outputs, bias=bias)
+    return nn.Sequential(nn.Flatten(), layer) if flatten else layer
 
 
 @models.register("mlp")
-def mlp(inputs: int, hidden: Sequence[int], outputs: int) -> Maker:
+def mlp(
+    inputs: int,
+    hidden: Annotated[Sequence[int], "widths of the hidden layers"],
+    outputs: int,
+    flatten: Annotated[bool, "take images or series as one long row"] = False,
+) -> Maker:
     """Fully connected layers with ReLU between them."""
     _positive(inputs=inputs, outputs=outputs, hidden=min(hidden, default=1))
-    return partial(_mlp, inputs, tuple(hidden), outputs)
+    settings = {"inputs": inputs, "hidden": tuple(hidden), "outputs": outputs, "flatten": flatten}
+    return _maker("mlp", _mlp, **settings)
 
 
-def _mlp(inputs: int, hidden: Sequence[int], outputs: int) -> nn.Module:
-    layers: list[nn.Module] = []
+def _mlp(inputs: int, hidden: Sequence[int], outputs: int, flatten: bool) -> nn.Module:
+    layers: list[nn.Module] = [nn.Flatten()] if flatten else []
     for width in hidden:
         layers += [nn.Linear(inputs, width), nn.ReLU()]
         inputs = width
@@ -46,14 +82,20 @@ def _mlp(inputs: int, hidden: Sequence[int], outputs: int) -> nn.Module:
 
 
 @models.register("cnn")
-def cnn(channels: int, size: tuple[int, int], outputs: int = 256, width: int = 32) -> Maker:
+def cnn(
+    channels: int,
+    size: tuple[int, int],
+    outputs: int = 256,
+    width: Annotated[int, "channels of the first convolution"] = 32,
+) -> Maker:
     """The ICASSP MNIST model's local part: two convolutions, then a 256-wide embedding.
 
     The paper gives no kernel sizes; here 3 x 3 with `width` and 2 `width` channels, each followed
     by ReLU and 2 x 2 max-pooling, and ReLU on the embedding.
     """
     _positive(channels=channels, outputs=outputs, width=width, size=min(size) // 4)
-    return partial(_cnn, channels, size, outputs, width)
+    settings = {"channels": channels, "size": tuple(size), "outputs": outputs, "width": width}
+    return _maker("cnn", _cnn, **settings)
 
 
 def _cnn(channels: int, size: tuple[int, int], outputs: int, width: int) -> nn.Module:
@@ -71,11 +113,15 @@ def _cnn(channels: int, size: tuple[int, int], outputs: int, width: int) -> nn.M
 
 
 @models.register("resnet18")
-def resnet18(channels: int = 3, outputs: int = 10, width: int = 64) -> Maker:
+def resnet18(
+    channels: int = 3,
+    outputs: int = 10,
+    width: Annotated[int, "channels of the first stage"] = 64,
+) -> Maker:
     """ResNet18 for small images: 3 x 3 stem without pooling, GroupNorm in place of BatchNorm
     (averaging BatchNorm's statistics over clients is undefined in the paper)."""
     _positive(channels=channels, outputs=outputs, width=width)
-    return partial(ResNet18, channels, outputs, width)
+    return _maker("resnet18", ResNet18, channels=channels, outputs=outputs, width=width)
 
 
 def _norm(channels: int) -> nn.GroupNorm:
@@ -125,10 +171,12 @@ class ResNet18(nn.Module):
 
 
 @models.register("lstm")
-def lstm(inputs: int, hidden: int, outputs: int = 1) -> Maker:
+def lstm(
+    inputs: int, hidden: Annotated[int, "width of the hidden state"], outputs: int = 1
+) -> Maker:
     """LSTM over [time, inputs], then a linear layer on the last hidden state (MIMIC-III)."""
     _positive(inputs=inputs, hidden=hidden, outputs=outputs)
-    return partial(LSTM, inputs, hidden, outputs)
+    return _maker("lstm", LSTM, inputs=inputs, hidden=hidden, outputs=outputs)
 
 
 class LSTM(nn.Module):

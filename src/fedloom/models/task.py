@@ -19,6 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .. import tree
+from ..data.dataset import LOSSES
+from ..data.federated import Federated
 from ..data.placement import Placement
 from ..errors import DataError, ModelError, SettingError, nearest
 from ..federation.messages import RowWord
@@ -27,6 +29,7 @@ from ..registry import losses
 from ..rng import Streams
 from .block import Block, Params, Source
 from .check import check_block
+from .fill import joint_width, sized, sized_blocks
 
 Combine = Literal["sum", "concat"]
 Spec = tuple[tuple[int, ...], torch.dtype]
@@ -132,6 +135,46 @@ class Task:
             raise SettingError(f"loss must be one of {', '.join(losses)}, or a fedloom Loss")
         self.head = None if head is None else Block(head)
         self.combine: Combine = combine
+
+    @staticmethod
+    def of(
+        data: Federated,
+        model: str = "linear",
+        *,
+        loss: str | Loss | None = None,
+        embedding: int | None = None,
+        head: str | Mapping[str, Any] | None = None,
+        combine: Combine = "sum",
+        silos: Mapping[str, Mapping[str, Any]] | None = None,
+        **settings: Any,
+    ) -> Task:
+        """A registered model for every silo, sized by the data: Task.of(data, "mlp", hidden=[32]).
+
+        `silos` gives some silos another model or other settings. With `embedding`, every silo gives
+        an embedding of that width, and a `head` ("linear", or {"name": "mlp", "hidden": [64]})
+        turns where they meet into scores.
+        """
+        other = silos or {}
+        for silo in other:
+            if silo not in data.train.topology.silos:
+                known = data.train.topology.silos
+                raise SettingError(f"model: there is no silo {silo!r}{nearest(silo, known)}")
+        if (embedding is None) != (head is None):
+            raise SettingError("model: a head needs the width of the embedding, and the other way")
+        each: dict[str, Any] = {}
+        for silo in data.train.topology.silos:
+            mine = other.get(silo, {})
+            same = mine.get("name", model) == model
+            each[silo] = {"name": model, **(settings if same else {}), **mine}
+        shapes = {silo: tuple(x.shape[1:]) for silo, x in data.train.x.items()}
+        blocks = sized_blocks(shapes, embedding or data.outputs, each)
+        top: Source | None = None
+        if embedding is not None and head is not None:
+            told = {"name": head} if isinstance(head, str) else dict(head)
+            width = joint_width(combine, embedding, len(blocks))
+            name = told.pop("name", "linear")
+            top = sized(name, (width,), data.outputs, told, "the head")
+        return Task(blocks, loss or LOSSES[data.goal], head=top, combine=combine)
 
     def shapes(self, placement: Placement, dtype: torch.dtype) -> Shapes:
         """Check the blocks against the data (before any training) and read off the shapes."""

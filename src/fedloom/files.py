@@ -1,0 +1,63 @@
+"""Writing files so that a crash, a full disk or an impatient user never leaves half of one."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from .errors import WriteError
+
+
+@contextmanager
+def telling(path: Path) -> Iterator[None]:
+    """Turn what the system says into a WriteError that names the file."""
+    try:
+        yield
+    except OSError as problem:
+        raise WriteError(f"{path} cannot be written: {problem.strerror or problem}") from problem
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """The whole file or, on any failure, what was there before."""
+    part = path.with_name(f".{path.name}.part")
+    with telling(path):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with part.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(path)
+            _sync_folder(path.parent)
+        finally:
+            part.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def append_line(path: Path, line: str) -> None:
+    """One more line, on disk when this returns."""
+    with telling(path), path.open("ab") as file:
+        file.write(line.encode("utf-8") + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename last through a power cut, where the system knows how."""
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

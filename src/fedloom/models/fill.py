@@ -1,0 +1,58 @@
+"""Models sized by the data: what a factory wants to know about rows and labels is filled in."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import ModelError, SettingError, nearest
+from ..registry import models
+from .block import Source
+
+
+def sized(
+    name: str, shape: tuple[int, ...], outputs: int, settings: Mapping[str, Any], where: str
+) -> Source:
+    """The registered model `name` for rows of this shape: [columns], [channels, height, width] or
+    [time, columns]. Models of flat rows take the others as one long row."""
+    factory = models[name]
+    wants = inspect.signature(factory).parameters
+    for key in settings:
+        if key not in wants:
+            raise SettingError(f"model {name} has no setting {key!r}{nearest(key, wants)}")
+    filled: dict[str, Any] = {"outputs": outputs}
+    if "channels" in wants:
+        if len(shape) != 3:
+            raise ModelError(f"{where}: {name} wants images, the rows have shape {list(shape)}")
+        filled |= {"channels": shape[0], "size": (shape[1], shape[2])}
+    elif "flatten" in wants:
+        filled |= {"inputs": math.prod(shape), "flatten": len(shape) > 1}
+    else:
+        if "inputs" in wants and len(shape) > 2:
+            raise ModelError(f"{where}: {name} wants series, the rows have shape {list(shape)}")
+        filled["inputs"] = shape[-1]
+    given = {key: value for key, value in filled.items() if key in wants}
+    for key, parameter in wants.items():
+        if parameter.default is parameter.empty and key not in {**given, **settings}:
+            raise SettingError(f"model {name} needs {key!r}")
+    return factory(**{**given, **settings})
+
+
+def sized_blocks(
+    shapes: Mapping[str, tuple[int, ...]],
+    outputs: int,
+    each: Mapping[str, Mapping[str, Any]],
+) -> dict[str, Source]:
+    """A block for every silo: {silo: {"name": ..., settings}}."""
+    blocks = {}
+    for silo, shape in shapes.items():
+        settings = {key: value for key, value in each[silo].items() if key != "name"}
+        blocks[silo] = sized(each[silo]["name"], shape, outputs, settings, f"silo {silo}")
+    return blocks
+
+
+def joint_width(combine: str, embedding: int, silos: int) -> int:
+    """The width of where embeddings meet."""
+    return embedding * (silos if combine == "concat" else 1)

@@ -1,0 +1,60 @@
+"""One line of a run's records, and the file of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import DataError
+from ..files import append_line, write_text
+from .metrics import Metrics
+
+
+@dataclass(frozen=True)
+class Record:
+    """The run as it stood after `round` rounds.
+
+    `iteration` counts local steps, `time` is the virtual clock's (None without one), `wall` the
+    seconds spent on rounds so far, `bytes` what was sent so far by tier. `train_loss` is that of
+    the global model on all training rows, `metrics` are of the test rows. Where silos predict on
+    their own these are means over silos, and `by_silo` has each.
+    """
+
+    round: int
+    iteration: int
+    time: float | None
+    wall: float
+    bytes: Mapping[str, int]
+    train_loss: float
+    metrics: Metrics
+    by_silo: Mapping[str, Metrics] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        told = asdict(self)
+        if self.by_silo is None:
+            del told["by_silo"]
+        return told
+
+    @staticmethod
+    def from_json(told: Mapping[str, Any]) -> Record:
+        return Record(**told)
+
+
+def append_record(path: Path, record: Record) -> None:
+    append_line(path, json.dumps(record.to_json()))
+
+
+def write_records(path: Path, records: Iterable[Record]) -> None:
+    write_text(path, "".join(json.dumps(record.to_json()) + "\n" for record in records))
+
+
+def read_records(path: Path) -> list[Record]:
+    """All complete lines; a last line that a crash cut short is left out."""
+    *lines, _ = path.read_text(encoding="utf-8").split("\n")
+    try:
+        return [Record.from_json(json.loads(line)) for line in lines]
+    except (ValueError, TypeError) as problem:
+        raise DataError(f"{path} is damaged: {problem}") from None
