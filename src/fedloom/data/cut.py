@@ -1,0 +1,238 @@
+"""Cutting a data set both ways, as a run file says it: columns across silos, rows across clients.
+
+`Partition` draws a `Cut`, which can be saved; `place` applies it:
+
+    data = load("digits")
+    cut = Partition(silos=["left", "right"], clients=[3, 5], seed=1).cut(data)
+    cut.save("digits.cut.json")
+    federated = place(data, Cut.load("digits.cut.json"))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, count, islice, product
+from string import ascii_lowercase
+from typing import Literal, TypeVar, get_args
+
+import numpy as np
+
+from ..errors import DataError, SettingError, nearest
+from ..rng import Ints
+from . import horizontal, vertical
+from .dataset import Dataset
+from .drawn import Cut, place, sum_of_ids
+from .vertical import Parts
+
+__all__ = ["Cut", "Partition", "place"]
+
+Vertical = Literal[
+    "contiguous", "columns", "random", "correlated", "importance", "halves", "grid", "views"
+]
+Horizontal = Literal["random", "sizes", "dirichlet", "key"]
+
+CLIENTS = 3
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Partition:
+    """How to cut a set: the [partition] section of a run file.
+
+    `silos`: their names, or a number (then they are called a, b, c, ...). Without it: the silos of
+    `columns`, one for each cell of `grid`, one for each block of a set of several blocks (named
+    after them in "views"), else two.
+    `vertical`: "contiguous", "random", "correlated", "importance" deal out columns (of images,
+    flattened pixels; of sequences, features); "columns" takes lists of names or numbers;
+    "halves" (strips side by side) and "grid" cut images; "views" gives whole blocks. Without it:
+    "columns" or "grid" where those are given, else "views" for several blocks, "halves" for
+    images, "contiguous" for the rest.
+    `columns`: silo -> columns, or in "views" silo -> blocks. `grid`: [rows, columns].
+    `clients`: in every silo, silo by silo, or by the silo's name; called "0", "1", ...
+    `horizontal`: "random" cuts a permutation in equal blocks, "sizes" in proportions (for all
+    silos, or by silo), "dirichlet" draws each class's shares with `alpha`, "key" makes one client
+    of each value of a key. "sizes" and "key" themselves say how many clients there are.
+    `mirrored`: the same rows at client k of every silo. `labels_at`: who holds labels (all).
+    """
+
+    silos: int | list[str] | None = None
+    vertical: Vertical | None = None
+    columns: dict[str, list[str | int]] | None = None
+    grid: list[int] | None = None
+    clients: int | list[int] | dict[str, int] = CLIENTS
+    horizontal: Horizontal = "random"
+    sizes: list[float] | dict[str, list[float]] | None = None
+    alpha: float = 0.5
+    key: str | None = None
+    mirrored: bool = False
+    labels_at: str | list[str] | None = None
+    seed: int = 0
+
+    def cut(self, data: Dataset) -> Cut:
+        """Draw it."""
+        if data.test.all():
+            raise DataError(f"data set {data.name} has no training rows")
+        how = self._vertical(data)
+        self._check(how)
+        silos = self._silos(data, how)
+        parts = self._parts(data, how, silos)
+        first = data.rows(np.arange(1))
+        for silo in silos:
+            vertical.features(first, silo, parts[silo])  # can its parts be joined?
+        clients, owner = self._rows(data, silos)
+        return Cut(data.name, sum_of_ids(data), parts, clients, owner, self._labelled(silos))
+
+    def _labelled(self, silos: tuple[str, ...]) -> tuple[str, ...]:
+        """The silos that hold labels, in order."""
+        given = [self.labels_at] if isinstance(self.labels_at, str) else self.labels_at
+        if given is None:
+            return silos
+        for silo in given:
+            _known("labels_at", silo, silos)
+        if not given:
+            raise SettingError("labels_at: at least one silo must hold labels")
+        return tuple(silo for silo in silos if silo in given)
+
+    def _vertical(self, data: Dataset) -> Vertical:
+        if self.vertical is not None:
+            _known("vertical", self.vertical, get_args(Vertical))
+            return self.vertical
+        if self.columns is not None:
+            return "columns"
+        if self.grid is not None:
+            return "grid"
+        if len(data.blocks) > 1:
+            return "views"
+        return "halves" if all(map(vertical.images, data.blocks.values())) else "contiguous"
+
+    def _check(self, how: Vertical) -> None:
+        """Settings that say something about another choice than the one made."""
+        _known("horizontal", self.horizontal, get_args(Horizontal))
+        if self.columns is not None and how not in ("columns", "views"):
+            raise SettingError(f"columns are for vertical = 'columns' or 'views', not {how!r}")
+        if self.grid is not None and how != "grid":
+            raise SettingError(f"grid is for vertical = 'grid', not {how!r}")
+        for setting in ("sizes", "key"):
+            given = getattr(self, setting) is not None
+            if given and self.horizontal != setting:
+                raise SettingError(
+                    f"{setting} is for horizontal = {setting!r}, not {self.horizontal!r}"
+                )
+            if not given and self.horizontal == setting:
+                raise SettingError(f"horizontal = {setting!r} needs {setting}")
+        if how == "columns" and self.columns is None:
+            raise SettingError("vertical = 'columns' needs columns: silo -> column names")
+        if how == "grid" and (self.grid is None or len(self.grid) != 2 or min(self.grid) < 1):
+            raise SettingError(f"vertical = 'grid' needs grid = [rows, columns], not {self.grid}")
+
+    def _silos(self, data: Dataset, how: Vertical) -> tuple[str, ...]:
+        given = self.silos
+        cells = None if self.grid is None else self.grid[0] * self.grid[1]
+        if isinstance(given, list):
+            silos = tuple(given)
+        elif self.columns is not None:
+            silos = tuple(self.columns)
+            if given is not None and given != len(silos):
+                raise SettingError(f"silos: {given}, but columns are given for {len(silos)}")
+        elif given is None and how == "views":
+            silos = tuple(data.blocks)
+        else:
+            silos = _letters(given if given is not None else cells or max(2, len(data.blocks)))
+        if not silos or len(set(silos)) != len(silos):
+            raise SettingError(f"silos: at least one, and no name twice, not {given}")
+        if cells is not None and cells != len(silos):
+            raise SettingError(f"grid: {self.grid} has {cells} cells, for {len(silos)} silos")
+        return silos
+
+    def _parts(self, data: Dataset, how: Vertical, silos: tuple[str, ...]) -> Parts:
+        if self.columns is not None:
+            lists = _by_silo("columns", self.columns, silos)
+            for silo, wanted in lists.items():
+                if not wanted:
+                    raise SettingError(f"columns: silo {silo!r} gets none")
+            by = vertical.by_lists if how == "columns" else vertical.blocks_by_lists
+            return by(data, lists)
+        if how == "grid" or how == "halves":
+            rows, across = self.grid or (1, len(silos))
+            return vertical.patches(data, silos, (rows, across), how)
+        if how == "random":
+            return vertical.at_random(data, silos, self.seed)
+        return {
+            "contiguous": vertical.in_order,
+            "correlated": vertical.by_correlation,
+            "importance": vertical.by_importance,
+            "views": vertical.blocks,
+        }[how](data, silos)
+
+    def _rows(
+        self, data: Dataset, silos: tuple[str, ...]
+    ) -> tuple[dict[str, tuple[str, ...]], dict[str, Ints]]:
+        """{silo: names of its clients}, {silo: owner of every row}."""
+        counts = self._counts(silos)
+        if self.key is not None:
+            names, mine = horizontal.by_key(data, self.key)
+            self._agree({silo: len(names) for silo in silos}, counts)
+            return dict.fromkeys(silos, names), dict.fromkeys(silos, mine)
+        shares: dict[str, list[float]] = {silo: [1.0] * counts[silo] for silo in silos}
+        if self.sizes is not None:
+            each = dict.fromkeys(silos, self.sizes) if isinstance(self.sizes, list) else self.sizes
+            shares = _by_silo("sizes", each, silos)
+            self._agree({silo: len(shares[silo]) for silo in silos}, counts)
+        if self.mirrored and any(shares[silo] != shares[silos[0]] for silo in silos):
+            raise SettingError(
+                "mirrored: all silos must have as many clients, of the same sizes; clients are "
+                + ", ".join(f"{silo} {len(shares[silo])}" for silo in silos)
+            )
+        owner: dict[str, Ints] = {}
+        for silo in silos:
+            placement = "" if self.mirrored else silo
+            if self.horizontal == "dirichlet":
+                owner[silo] = horizontal.by_label(
+                    data, len(shares[silo]), self.alpha, self.seed, placement
+                )
+            else:
+                owner[silo] = horizontal.in_blocks(data, shares[silo], self.seed, placement)
+        return {silo: tuple(map(str, range(len(shares[silo])))) for silo in silos}, owner
+
+    def _counts(self, silos: tuple[str, ...]) -> dict[str, int]:
+        given = self.clients
+        if isinstance(given, list):
+            if len(given) != len(silos):
+                raise SettingError(f"clients: {len(given)} numbers for {len(silos)} silos")
+            given = dict(zip(silos, given, strict=True))
+        each = dict.fromkeys(silos, given) if isinstance(given, int) else given
+        counts = _by_silo("clients", each, silos)
+        for silo, number in counts.items():
+            if number < 1:
+                raise SettingError(f"clients: silo {silo!r} needs at least one, not {number}")
+        return counts
+
+    def _agree(self, found: Mapping[str, int], counts: Mapping[str, int]) -> None:
+        """Where `clients` was set although it need not be, it must be right."""
+        if self.clients != CLIENTS and found != counts:
+            raise SettingError(
+                f"clients: {self.clients}, but horizontal = {self.horizontal!r} makes {found}"
+            )
+
+
+def _letters(number: int) -> tuple[str, ...]:
+    """a, b, ..., z, aa, ab, ..."""
+    words = chain.from_iterable(product(ascii_lowercase, repeat=length) for length in count(1))
+    return tuple("".join(word) for word in islice(words, max(0, number)))
+
+
+def _known(what: str, word: str, known: Iterable[str]) -> None:
+    if word not in (known := list(known)):
+        raise SettingError(f"{what}: {word!r}{nearest(str(word), known)}")
+
+
+def _by_silo(what: str, given: Mapping[str, T], silos: Sequence[str]) -> dict[str, T]:
+    """A setting for each silo, in the silos' order."""
+    for silo in given:
+        _known(what, silo, silos)
+    for silo in silos:
+        if silo not in given:
+            raise SettingError(f"{what}: nothing for silo {silo!r}")
+    return {silo: given[silo] for silo in silos}
