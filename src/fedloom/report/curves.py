@@ -1,0 +1,229 @@
+"""Curves: a metric, or the training loss, against rounds, iterations, time units or bytes."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from itertools import compress
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+
+from ..errors import DataError, nearest
+from . import style, words
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Axis = Literal["round", "iteration", "time", "bytes"]
+AXES: dict[str, str] = {
+    "round": "communication rounds",
+    "iteration": "local iterations",
+    "time": "time units",
+    "bytes": "sent in all",
+}
+LOWEST_R2 = (
+    -0.5
+)  # below, a model is far worse than the mean: the curve would be all there is to see
+LABEL = 34  # characters of a line in the legend
+
+
+class Curve(NamedTuple):
+    """Points in order; `low` and `high` where there is a band around them. `note` says of what."""
+
+    x: list[float]
+    y: list[float]
+    low: list[float]
+    high: list[float]
+    note: str = ""
+
+    @property
+    def banded(self) -> bool:
+        return self.low != self.high
+
+    def beyond_zero(self) -> Curve:
+        """Without the points that have no place on a logarithmic scale."""
+        keep = [place > 0 for place in self.x]
+        x, y, low, high = (list(compress(column, keep)) for column in self[:4])
+        return Curve(x, y, low, high, self.note)
+
+
+def at(record: Mapping[str, Any], axis: Axis) -> float | None:
+    """Where a record stands on an axis; None where that was not recorded."""
+    if axis == "bytes":
+        sent = record.get("bytes")
+        return float(sum(sent.values())) if isinstance(sent, Mapping) and sent else None
+    return words.number(record.get(axis))
+
+
+def curve(records: Sequence[Mapping[str, Any]], metric: str, axis: Axis) -> Curve:
+    """The curve of one part; a band from the worst to the best silo where silos train alone."""
+    points = []
+    for record in records:
+        x, y = at(record, axis), words.value_of(record, metric)
+        if x is not None and y is not None:
+            silos = words.silo_values(record, metric) or [y]
+            points.append((x, y, min(silos), max(silos)))
+    xs, ys, low, high = ([point[i] for point in points] for i in range(4))
+    found = Curve(xs, ys, low, high)
+    return found._replace(note="mean; band: worst to best silo") if found.banded else found
+
+
+def curves(runs: Mapping[str, Sequence[Mapping[str, Any]]], metric: str, axis: Axis) -> Figure:
+    """Records of several parts or runs, by the names they are to have, in one figure."""
+    if axis not in get_args(Axis):
+        raise DataError(f"axis: {axis!r}{nearest(axis, get_args(Axis))}")
+    return drawn(
+        {name: curve(records, metric, axis) for name, records in runs.items()}, metric, axis
+    )
+
+
+def drawn(found: Mapping[str, Curve], metric: str, axis: Axis) -> Figure:
+    """One figure, the legend to its right, in the order in which the curves end."""
+    lines = sum(_label(name, c, metric).count("\n") + 1.4 for name, c in found.items() if c.x)
+    figure = style.figure(9.5, max(4.6, 0.3 + 0.17 * lines))
+    axes = figure.subplots()
+    if draw(axes, found, metric, axis):
+        _legend(figure, found, metric, loc="outside right upper")
+    return figure
+
+
+def panels(
+    runs: Mapping[str, Sequence[Mapping[str, Any]]], which: Sequence[tuple[str, Axis]]
+) -> Figure:
+    """Several (metric, axis) side by side, two in a row, one legend above."""
+    columns = min(2, len(which))
+    rows = (len(which) + 1) // 2
+    figure = style.figure(9.5, 0.9 + 3.1 * rows)
+    grid = figure.subplots(rows, columns, squeeze=False).flatten()
+    shared: dict[str, Curve] = {name: Curve([], [], [], []) for name in runs}
+    for axes, (metric, axis) in zip(grid, which, strict=False):
+        found = {name: curve(records, metric, axis) for name, records in runs.items()}
+        draw(axes, found, metric, axis)
+        shared.update((name, c) for name, c in found.items() if c.x and not shared[name].note)
+    for axes in grid[len(which) :]:
+        axes.set_axis_off()
+    same = {metric for metric, _ in which}
+    _legend(figure, shared, same.pop() if len(same) == 1 else None, "outside upper left", 2)
+    return figure
+
+
+def close_up(runs: Mapping[str, Sequence[Mapping[str, Any]]], metric: str) -> Figure | None:
+    """The second half of the rounds, enlarged, without curves with a band, which would need too
+    much room; None where there is not enough to enlarge."""
+    found = {}
+    for name, records in runs.items():
+        last = records[-1]["round"] if records else 0
+        whole = curve(records, metric, "round")
+        late = [record for record in records if 2 * record["round"] >= last and not whole.banded]
+        found[name] = curve(late, metric, "round")
+    starts = [c.x[0] for c in found.values() if len(c.x) > 2]
+    if not starts:
+        return None
+    figure = style.figure(9.5, 3.4)
+    axes = figure.subplots()
+    draw(axes, found, metric, "round")
+    axes.set_xlim(left=min(starts) - 0.02 * (axes.get_xlim()[1] - min(starts)))
+    _legend(figure, found, metric, loc="outside right upper")
+    return figure
+
+
+def draw(axes: Any, found: Mapping[str, Curve], metric: str, axis: Axis) -> bool:
+    """Draw curves on one matplotlib axes; False where there was nothing to draw."""
+    style.tidy(axes)
+    if not any(c.x for c in found.values()):
+        style.empty(axes, f"{words.full_name(metric)} against\n{AXES[axis]}: not recorded")
+        return False
+    factor = 100 if metric in words.IN_PERCENT else 1
+    unit = _x_scale(axes, found, axis)
+    for index, c in enumerate(found.values()):
+        look = style.line(index)
+        if axes.get_xscale() == "log":
+            c = c.beyond_zero()
+        x = [value / unit for value in c.x]
+        axes.plot(
+            x, [factor * value for value in c.y], **_line(look), markevery=_marks(len(x), index)
+        )
+        if c.banded:
+            low, high = ([factor * value for value in side] for side in (c.low, c.high))
+            axes.fill_between(x, low, high, color=look.color, alpha=0.15, linewidth=0)
+    if axes.get_xscale() == "linear":
+        end = axes.dataLim.x1 or 1
+        axes.set_xlim(-0.02 * end, 1.03 * end)
+    _y_scale(axes, found, metric)
+    return True
+
+
+def _x_scale(axes: Any, found: Mapping[str, Curve], axis: Axis) -> float:
+    """Label the x axis; returns what its values are divided by. Bytes that differ by far are drawn
+    on a logarithmic scale."""
+    if axis != "bytes":
+        axes.set_xlabel(AXES[axis], fontsize=style.TEXT)
+        return 1.0
+    ends = [c.x[-1] for c in found.values() if c.x and c.x[-1] > 0]
+    power = words.size_power(max(ends, default=0.0))
+    wide = bool(ends) and max(ends) > 20 * min(ends)
+    scale = ", logarithmic" if wide else ""
+    label = f"{AXES[axis]}, {words.size_unit(power)}{scale}"
+    silent = [name for name, c in found.items() if c.x and not c.x[-1]]
+    if silent and ends:
+        names = style.plain(", ".join(silent))
+        label = "\n".join([label, *textwrap.wrap(f"sent nothing: {names}", 50)])
+    axes.set_xlabel(label, fontsize=style.TEXT)
+    if wide:
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    return 1000.0**power
+
+
+def _y_scale(axes: Any, found: Mapping[str, Curve], metric: str) -> None:
+    label = words.full_name(metric) + (", %" if metric in words.IN_PERCENT else "")
+    values = [value for c in found.values() for value in (*c.low, *c.high)]
+    if metric == "r2" and min(values) < LOWEST_R2:
+        axes.set_ylim(LOWEST_R2, max(max(values), 0.0) + 0.05)
+        label += f" (from {LOWEST_R2:g} up)"
+    if metric in words.SMALLER_IS_BETTER and min(values) > 0 and max(values) > 20 * min(values):
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        label += ", logarithmic"
+    axes.set_ylabel(label, fontsize=style.TEXT)
+
+
+def _line(look: style.Line) -> dict[str, Any]:
+    return {**look._asdict(), "linewidth": 1.8, "markersize": 5, "markerfacecolor": "white"}
+
+
+def _marks(points: int, index: int) -> tuple[int, int]:
+    """Some six markers a curve, not all at the same place."""
+    every = max(1, points // 6)
+    return (index % every, every)
+
+
+def _legend(
+    figure: Figure, found: Mapping[str, Curve], metric: str | None, loc: Any, columns: int = 1
+) -> None:
+    """Names outside the data; with a metric, each with its last value, the highest first."""
+    from matplotlib.lines import Line2D
+
+    looks = {name: style.line(index) for index, name in enumerate(found)}
+    names = [name for name, c in found.items() if c.x]
+    if metric is not None:
+        names.sort(key=lambda name: -found[name].y[-1])
+    figure.legend(
+        [Line2D([], [], **_line(looks[name])) for name in names],
+        [_label(name, found[name], metric, LABEL if columns == 1 else 60) for name in names],
+        loc=loc,
+        ncols=columns,
+        frameon=False,
+        fontsize=style.SMALL,
+        handlelength=3.6,
+        labelspacing=0.6,
+    )
+
+
+def _label(name: str, c: Curve, metric: str | None, width: int = LABEL) -> str:
+    value = "" if metric is None else f"{words.show(metric, c.y[-1])}  "
+    note = f"({c.note})" if c.note else ""
+    text = value + style.plain(name)
+    if len(text) + len(note) < width:
+        return f"{text} {note}".strip()
+    lines = textwrap.wrap(text, width, break_on_hyphens=False) + textwrap.wrap(note, width)
+    return "\n".join(lines)

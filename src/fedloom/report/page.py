@@ -1,0 +1,184 @@
+"""The report of a run: one HTML file that needs no other, and its figures as PNGs beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import bill, style, words
+from .curves import Axis, close_up, panels
+from .folder import RunFolder, read_run
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from matplotlib.figure import Figure
+
+AXES: tuple[Axis, ...] = ("round", "iteration", "time", "bytes")
+
+
+def write_report(folder: Path) -> Path:
+    """Write report.html and figures/*.png into a run folder; returns the path of the page."""
+    folder = Path(folder)
+    run = read_run(folder)
+    page = folder / "report.html"
+    page.write_text(render(run, figures(run, folder / "figures")), encoding="utf-8")
+    return page
+
+
+def figures(run: RunFolder, folder: Path) -> dict[str, str]:
+    """Draw what there is to draw: {name: the PNG as a data URI}; PNGs of an earlier report go."""
+    for name in ("metric", "end", "metrics", "loss", "holdings", "ledger", "parts"):
+        (folder / f"{name}.png").unlink(missing_ok=True)
+    named = {words.part_name(part): records for part, records in run.records.items()}
+    drawn: dict[str, Figure | None] = {}
+    if run.metrics:
+        drawn["metric"] = panels(named, [(run.headline, axis) for axis in AXES])
+        drawn["end"] = close_up(named, run.headline)
+    if len(run.metrics) > 1:
+        drawn["metrics"] = panels(named, [(metric, "round") for metric in run.metrics[1:]])
+    if any(named.values()):
+        drawn["loss"] = panels(named, [("train_loss", axis) for axis in _loss_axes(run)])
+    if run.data.get("silos"):
+        from .holdings import holdings
+
+        drawn["holdings"] = holdings(dict(run.data))
+    if run.main in run.ledgers:
+        drawn["ledger"] = bill.bill(run.ledgers[run.main])
+    if len(run.ledgers) > 1:
+        drawn["parts"] = bill.bills({words.part_name(p): v for p, v in run.ledgers.items()})
+    return {
+        name: style.save(figure, folder / f"{name}.png")
+        for name, figure in drawn.items()
+        if figure is not None
+    }
+
+
+def _loss_axes(run: RunFolder) -> tuple[Axis, ...]:
+    """The loss is drawn on all axes where it is all there is."""
+    return ("round", "bytes") if run.metrics else AXES
+
+
+def render(run: RunFolder, images: Mapping[str, str]) -> str:
+    """The page, with the figures given as data URIs."""
+    return (
+        environment()
+        .get_template("template.html.j2")
+        .render(
+            run=run,
+            manifest=run.manifest,
+            main=words.part_name(run.main),
+            verdict=words.verdict(run),
+            status=words.status(run),
+            headline=words.full_name(run.headline),
+            finals=finals(run),
+            metrics=[words.metric_name(metric) for metric in run.metrics],
+            values=values(run),
+            silos=silos(run.data),
+            bills={words.part_name(part): _bill(ledger) for part, ledger in run.ledgers.items()},
+            images=images,
+        )
+    )
+
+
+@cache
+def environment() -> Environment:
+    """Templates beside this file; everything that goes into a page is escaped."""
+    from jinja2 import Environment, PackageLoader
+
+    return Environment(
+        loader=PackageLoader("fedloom.report", "."),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def finals(run: RunFolder) -> list[dict[str, str]]:
+    """The headline of every part: last and best value, loss, and what it cost."""
+    rows = []
+    for part, records in run.records.items():
+        if not records:
+            continue
+        last, top = records[-1], words.best(records, run.headline)
+        silos = words.silo_values(last, run.headline)
+        rows.append(
+            {
+                "part": words.part_name(part),
+                "rounds": f"{last['round']:,}",
+                "final": words.show(run.headline, words.value_of(last, run.headline)),
+                "spread": words.spread(run.headline, silos) if silos else "",
+                "best": words.show(run.headline, top[0]) if top else "undefined",
+                "best_round": f"{top[1]:,}" if top else "",
+                "loss": words.show("train_loss", words.value_of(last, "train_loss")),
+                "bottom": words.size(last["bytes"].get("bottom", 0)),
+                "top": words.size(last["bytes"].get("top", 0)),
+                "time": _amount(last.get("time")),
+                "wall": _amount(last.get("wall")),
+            }
+        )
+    return rows
+
+
+def _amount(value: Any) -> str:
+    found = words.number(value)
+    return words.DASH if found is None else f"{found:,.1f}" if found < 100 else f"{found:,.0f}"
+
+
+def values(run: RunFolder) -> list[tuple[str, bool, list[str]]]:
+    """The last value of every metric: (part or silo, whether it is a silo, values)."""
+    rows = []
+    for part, records in run.records.items():
+        if not records:
+            continue
+        last = records[-1]
+        shown = [words.show(metric, words.value_of(last, metric)) for metric in run.metrics]
+        mean = " (mean)" if last["by_silo"] else ""
+        rows.append((words.part_name(part) + mean, False, shown))
+        for silo, found in last["by_silo"].items():
+            own = [words.show(m, words.number(found.get(m))) for m in run.metrics]
+            rows.append((silo, True, own))
+    return rows
+
+
+def silos(data: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Who holds what, silo by silo, in words."""
+    rows = []
+    for silo, held in (data.get("silos") or {}).items():
+        counts = [pair[0] for pair in held["clients"].values()]
+        shape, columns = held.get("shape") or [], held.get("columns") or []
+        rows.append(
+            {
+                "silo": silo,
+                "clients": f"{len(counts):,}",
+                "rows": _range(counts),
+                "features": f" {words.TIMES} ".join(map(str, shape)) or "1",
+                "columns": ", ".join(map(str, columns)),
+                "labels": "yes" if held.get("labels") else "no",
+            }
+        )
+    return rows
+
+
+def _range(counts: Sequence[int]) -> str:
+    ends = [f"{end:,}" for end in sorted({min(counts, default=0), max(counts, default=0)})]
+    return words.DASH.join(ends)
+
+
+def _bill(ledger: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Tier by tier: lines and their sum."""
+    found, sums = bill.items(ledger), bill.by_tier(ledger)
+    return [
+        {
+            "tier": name,
+            "lines": [
+                {**i._asdict(), "messages": f"{i.messages:,}", "bytes": words.size(i.bytes)}
+                for i in found
+                if i.tier == tier
+            ],
+            "messages": f"{sums[tier][0]:,}",
+            "bytes": words.size(sums[tier][1]),
+        }
+        for tier, name in words.TIERS.items()
+    ]

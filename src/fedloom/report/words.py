@@ -1,0 +1,195 @@
+"""Numbers and names as people read them, and the verdict in a sentence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .folder import RunFolder
+
+Record = Mapping[str, Any]
+
+DASH, MINUS, TIMES = "\u2013", "\u2212", "\u00d7"
+
+PARTS = {
+    "central": "pooled (central)",
+    "alone": "silos alone",
+    "no-exchange": "silos alone, scores combined",
+}
+ALGORITHMS = {
+    "tdcd": "TDCD",
+    "tdcd-private-labels": "TDCD with private labels",
+    "fedbcd": "FedBCD",
+    "splitnn": "SplitNN",
+    "vafl": "VAFL",
+    "hyfem": "HyFEM",
+}
+OTHERS = {
+    "central": "the pooled model",
+    "no-exchange": "the silos' scores combined without exchange",
+    "alone": "a silo alone",
+}
+METRICS = {
+    "accuracy": "accuracy",
+    "top5": "top-5 accuracy",
+    "f1": "F1",
+    "precision": "precision",
+    "recall": "recall",
+    "auroc": "AUROC",
+    "auprc": "AUPRC",
+    "r2": "R²",
+    "mse": "mean squared error",
+    "train_loss": "training loss",
+}
+IN_PERCENT = {"accuracy", "top5"}
+SMALLER_IS_BETTER = {"mse", "train_loss"}
+TIERS = {"bottom": "inside silos", "top": "between hubs"}
+
+
+def part_name(part: str) -> str:
+    """What a part of a run, an algorithm or a baseline, is called on the page."""
+    return PARTS.get(part) or ALGORITHMS.get(part, part)
+
+
+def metric_name(metric: str) -> str:
+    return METRICS.get(metric, metric)
+
+
+def full_name(metric: str) -> str:
+    """With what it is measured on: 'test accuracy', but 'training loss'."""
+    return metric_name(metric) if metric == "train_loss" else f"test {metric_name(metric)}"
+
+
+def number(value: Any) -> float | None:
+    """A finite number, or None: null, NaN and infinity are all 'undefined'."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def show(metric: str, value: float | None, unit: bool = True) -> str:
+    """A value of a metric: '96.2 %', '0.931', 'undefined'."""
+    if value is None:
+        return "undefined"
+    if metric in IN_PERCENT:
+        return f"{100 * value:.1f}" + (" %" if unit else "")
+    if metric in SMALLER_IS_BETTER:
+        return f"{value:.3g}"
+    return f"{value:.3f}".replace("-", MINUS)
+
+
+def size(count: float) -> str:
+    """Bytes: '1.2 MB', '3.4 kB'. Powers of 1000."""
+    power = size_power(count)
+    scaled = count / 1000**power
+    digits = 0 if power == 0 or scaled >= 99.95 else 1
+    return f"{scaled:.{digits}f} {size_unit(power)}"
+
+
+def size_power(count: float) -> int:
+    """So that the count, in units of 1000 to this power, lies between 1 and 1000."""
+    power = 0
+    while power < 5 and count >= 999.5 * 1000**power:
+        power += 1
+    return power
+
+
+def size_unit(power: int) -> str:
+    return ("bytes", "kB", "MB", "GB", "TB", "PB")[power]
+
+
+def value_of(record: Record, metric: str) -> float | None:
+    """A record's value of a metric, or of the training loss."""
+    held = record if metric == "train_loss" else record.get("metrics") or {}
+    return number(held.get(metric))
+
+
+def silo_values(record: Record, metric: str) -> list[float]:
+    """What the silos reach one by one, where they train alone."""
+    silos = (record.get("by_silo") or {}).values()
+    found = [number(silo.get(metric)) for silo in silos]
+    return [value for value in found if value is not None]
+
+
+def best(records: Sequence[Record], metric: str) -> tuple[float, int] | None:
+    """The best value of a metric, and its round."""
+    sign = 1 if metric in SMALLER_IS_BETTER else -1
+    found = [
+        (sign * value, int(record["round"]))
+        for record in records
+        if (value := value_of(record, metric)) is not None
+    ]
+    return (sign * min(found)[0], min(found)[1]) if found else None
+
+
+def spread(metric: str, values: Sequence[float]) -> str:
+    """'62.0–71.4 %' of several values."""
+    low, high = show(metric, min(values), unit=False), show(metric, max(values))
+    return f"{low}{DASH}{high}" if low != show(metric, max(values), unit=False) else high
+
+
+def rounds(count: int) -> str:
+    return f"{count:,} round" if count == 1 else f"{count:,} rounds"
+
+
+def status(run: RunFolder) -> str:
+    """A warning where a run is not complete; '' where it is."""
+    if run.interrupted:
+        return "This run was interrupted: the report shows what was recorded until then."
+    if not run.finished:
+        return "This run is not finished: the report shows what is recorded so far."
+    return ""
+
+
+def verdict(run: RunFolder) -> str:
+    """What came of it, in words computed from the numbers."""
+    metric, mine = run.headline, run.records.get(run.main) or []
+    if not mine:
+        return "Nothing is recorded yet."
+    last = mine[-1]
+    subject = OTHERS.get(run.main) or part_name(run.main)
+    start = f"After {rounds(last['round'])} {subject} {_reaches(metric, last)}"
+    others = [
+        _other(phrase, run.records[part][-1], metric, last["round"])
+        for part, phrase in OTHERS.items()
+        if part != run.main and run.records.get(part)
+    ]
+    return "; ".join([start, ", ".join(others)] if others else [start]) + "." + _worth(run)
+
+
+def _values(record: Record, metric: str) -> list[float]:
+    """The silos' values where they train alone, else the one value; [] where undefined."""
+    value = value_of(record, metric)
+    return silo_values(record, metric) or ([] if value is None else [value])
+
+
+def _reaches(metric: str, record: Record) -> str:
+    values = _values(record, metric)
+    if not values:
+        return f"has no defined {full_name(metric)}"
+    if metric in IN_PERCENT:
+        return f"reaches {spread(metric, values)} {full_name(metric)}"
+    return f"reaches a {full_name(metric)} of {spread(metric, values)}"
+
+
+def _other(phrase: str, record: Record, metric: str, after: int) -> str:
+    values = _values(record, metric)
+    said = f"{phrase} {spread(metric, values) if values else 'undefined'}"
+    return said if record["round"] == after else f"{said} (after {rounds(record['round'])})"
+
+
+def _worth(run: RunFolder) -> str:
+    """What the exchange between silos brought, against scores combined without it."""
+    metric, mine = run.headline, run.records[run.main][-1]
+    records = run.records.get("no-exchange")
+    if not records or run.main in PARTS or records[-1]["round"] != mine["round"]:
+        return ""
+    here, there = value_of(mine, metric), value_of(records[-1], metric)
+    if here is None or there is None or metric in SMALLER_IS_BETTER:
+        return ""
+    gain, cost = round(here - there, 3), size(mine["bytes"].get("top", 0))
+    if gain <= 0:
+        return f" The exchange between silos ({cost}) did not help here."
+    amount = f"{100 * gain:.1f} percentage points" if metric in IN_PERCENT else f"{gain:.3f}"
+    return f" The exchange between silos added {amount} and cost {cost}."
