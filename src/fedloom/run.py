@@ -5,27 +5,37 @@ data -> placement -> task -> algorithm -> engine -> state, on one screen.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from . import tree
-from .algorithms.base import Algorithm, Facts, Step
+from .algorithms.base import Algorithm, Facts
+from .data.federated import Federated
 from .data.placement import Placement
 from .engines.party import PartyEngine
 from .engines.stacked import StackedEngine
 from .engines.waits import Waits
-from .errors import DataError, ModelError, SettingError, nearest
+from .errors import ModelError, SettingError, nearest
+from .federation.clock import Clock, Network, Times
 from .federation.fabric import Fabric
 from .federation.ledger import Ledger
-from .federation.placed import AtClients, AtHubs, Rows
+from .federation.placed import AtClients
 from .federation.schedule import Everyone, Recorded, Schedule
-from .federation.topology import Topology
+from .model import How, Model
+from .models.library import Maker
 from .models.task import JointModel, Task
+from .progress import Bar
+from .records.metrics import Metrics
+from .records.record import Record
 from .transports.memory import MemoryTransport
+from .viewer import ROWS, Viewer, mean_of
 
 EngineName = Literal["stacked", "reference"]
 Precision = Literal["float32", "float64"]
@@ -40,6 +50,7 @@ class Snapshot:
     state: Mapping[str, Mapping[Any, Any]]
     ledger: Ledger
     record: Recorded
+    clock: Mapping[str, Any] | None = None  # everyone's virtual time, as JSON
 
 
 def play(
@@ -64,18 +75,18 @@ def play(
 
 
 class Run:
-    """One training run in this process.
+    """One training run in this process, on data with test rows or on a placement alone.
 
     `engine`: "stacked" (fast) or "reference" (every party by itself, slow, obviously right).
-    `chunk`: clients run at once by the stacked engine. After an error, `state` and `round` are
-    those of the last complete round.
+    `chunk`: clients run at once by the stacked engine. `network`: links and speeds, for `time`.
+    After an error, `state`, `round` and `time` are those of the last complete round.
     """
 
     def __init__(
         self,
         algorithm: Algorithm,
         task: Task,
-        placement: Placement,
+        data: Federated | Placement,
         *,
         seed: int = 0,
         engine: EngineName = "stacked",
@@ -83,11 +94,14 @@ class Run:
         precision: Precision = "float32",
         device: str = "cpu",
         chunk: int | None = None,
+        network: Network | None = None,
     ):
         if precision not in ("float32", "float64"):
             raise SettingError(f"precision must be float32 or float64, not {precision!r}")
         if chunk is not None and (not isinstance(chunk, int) or chunk < 1):
             raise SettingError(f"chunk must be a whole number of at least 1, not {chunk!r}")
+        self.data = data if isinstance(data, Federated) else None
+        placement = data.train if isinstance(data, Federated) else data
         self.algorithm, self.task, self.placement = algorithm, task, placement
         self.shapes = task.shapes(placement, getattr(torch, precision))
         algorithm.check(task, placement)
@@ -95,12 +109,17 @@ class Run:
         self._kind, self._chunk = engine, chunk
         self.schedule = schedule or Everyone()
         self.schedule.check(placement.topology.clients)
-        self.fed = self._engine(placement, self.schedule)
+        self.network = network
+        self.fed = self.engine(placement, self.schedule)
+        self.fed.clock = self._clock()
         self.round = 0
         self.state: Any = None
+        self.records: list[Record] = []
+        self.wall = 0.0  # seconds spent on rounds
         self._broken = False
+        self._viewer = Viewer(self)
 
-    def _engine(self, placement: Placement, schedule: Schedule) -> Fabric:
+    def engine(self, placement: Placement, schedule: Schedule) -> Fabric:
         options = {**self._options, "schedule": schedule}
         if self._kind == "stacked":
             return StackedEngine(self.task, self.shapes, placement, chunk=self._chunk, **options)
@@ -108,23 +127,52 @@ class Run:
             return reference(self.task, self.shapes, placement, **options)
         raise SettingError(f"engine must be stacked or reference, not {self._kind!r}")
 
-    def train(self, rounds: int, on_round: Callable[[Run], None] | None = None) -> Run:
-        """Go on until `rounds` rounds are done in all."""
+    @property
+    def test(self) -> Placement | None:
+        """The test rows, where the data have any."""
+        return None if self.data is None else self.data.test
+
+    def fit(
+        self,
+        rounds: int,
+        *,
+        every: int | None = None,
+        progress: bool | None = None,
+        on_round: Callable[[Run], None] | None = None,
+    ) -> Run:
+        """Go on until `rounds` rounds are done in all. `every` so many rounds, and at the start and
+        the end, the model is evaluated and a record kept in `records`. `progress`: show a bar
+        (None: where there is a terminal or a notebook, if `every` is given)."""
         if self._broken:
-            self._rebuild(self.fed.ledger, self.fed.record)
+            self._rebuild(self.fed.ledger, self.fed.record, self.fed.clock)
+        if every is not None and not self.records:
+            self.look()
         self._broken = True
-        going = play(self.fed, self.algorithm, rounds, self.state, self.round)
-        for done, state in going:
-            self.round, self.state = done, state
-            if on_round is not None:
-                on_round(self)
+        show = progress if progress is not None else (every is not None and Bar.wanted())
+        with Bar(rounds, self.round, show) as bar:
+            began = time.perf_counter()
+            for done, state in play(self.fed, self.algorithm, rounds, self.state, self.round):
+                self.round, self.state = done, state
+                self.wall += time.perf_counter() - began
+                if every is not None and (done % every == 0 or done == rounds):
+                    bar.say(self.look())
+                bar.step(done)
+                if on_round is not None:
+                    on_round(self)
+                began = time.perf_counter()
         self._broken = False
         return self
 
-    def _rebuild(self, ledger: Ledger, record: Recorded) -> None:
+    def _rebuild(self, ledger: Ledger, record: Recorded, clock: Clock | None) -> None:
         """A fresh engine with the accounts so far."""
-        self.fed = self._engine(self.placement, self.schedule)
-        self.fed.ledger, self.fed.record = ledger, record
+        self.fed = self.engine(self.placement, self.schedule)
+        self.fed.ledger, self.fed.record, self.fed.clock = ledger, record, clock
+
+    def _clock(self, saved: Mapping[str, Any] | None = None) -> Clock | None:
+        if self.network is None:
+            return None
+        start = None if saved is None else Times.from_json(saved)
+        return Clock(self.network, self.placement.topology, self.fed.streams, start)
 
     # What came of it
 
@@ -138,47 +186,36 @@ class Run:
         """Who answered so far; as a schedule, it replays this run."""
         return self.fed.record
 
+    @property
+    def time(self) -> float | None:
+        """Virtual time so far, at the latest hub; None without a network."""
+        return None if self.fed.clock is None else self.fed.clock.done.latest
+
     def predict(
-        self, placement: Placement | None = None, at: str | None = None, rows: int = 4096
+        self, placement: Placement | None = None, at: str | None = None, rows: int = ROWS
     ) -> Tensor:
         """Joint scores of every row of a placement, in the order of its ids, as the hub `at` gets
         them (all hubs get the same, except where silos train alone). `rows` at a time."""
-        placement = self._fitting(placement or self.placement)
-        fed = self._engine(placement, Everyone())
-        state = self.state if self.state is not None else self.algorithm.start(self.fed)
-        at = at or placement.topology.silos[0]
-        scores = []
-        for piece, start in enumerate(range(0, placement.size, rows)):
-            fed.begin(piece)
-            ids = torch.arange(start, min(start + rows, placement.size))
-            scores.append(self._scores(fed, state, Step(*fed.minibatch(ids)), at))
-        return torch.cat(scores)
-
-    def _fitting(self, placement: Placement) -> Placement:
-        """Rows to predict, from the silos and in the shapes of the training rows."""
-        silos, clients = list(self.shapes.width), placement.topology.clients
-        if set(clients) != set(silos):
-            raise DataError(f"trained on silos {silos}, not on {list(clients)}")
-        for silo, (shape, _) in self.shapes.features.items():
-            if placement.x[silo].shape[1:] != shape:
-                got = tuple(placement.x[silo].shape[1:])
-                raise DataError(f"silo {silo}: features of shape {got}, trained on {shape}")
-        order = Topology({silo: clients[silo] for silo in silos}, placement.topology.server)
-        return replace(placement, topology=order)
-
-    def _scores(self, fed: Fabric, state: Any, step: Step, at: str) -> Tensor:
-        got: AtHubs[Rows] = self.algorithm.predict(fed, state, step)
-        value, mask = got.get(at, "predict")
-        assert bool(mask.all())
-        return value.detach().cpu()
+        scores = self._viewer.scores(placement or self.placement, rows)
+        if at is not None and at not in self.shapes.width:
+            raise SettingError(f"predict: there is no silo {at!r}{nearest(at, self.shapes.width)}")
+        return scores[at] if at in scores else next(iter(scores.values()))
 
     def loss(self, placement: Placement | None = None) -> float:
         """Mean loss over all rows; where silos train alone, the mean over silos."""
-        placement = placement or self.placement
-        labels = self.task.loss.labels(placement.labels(), self.shapes.dtype)
-        hubs = placement.topology.silos if self.algorithm.predicts_alone else [None]
-        losses = [self.task.loss.rows(self.predict(placement, hub), labels).mean() for hub in hubs]
-        return float(torch.stack(losses).mean())
+        return self._viewer.loss(placement or self.placement)
+
+    def evaluate(self, placement: Placement | None = None) -> Metrics:
+        """Metrics of the test rows, or of a placement; where silos train alone, means over silos."""
+        placement = placement or self.test
+        if placement is None:
+            raise SettingError("evaluate: there are no test rows; give a placement with labels")
+        return mean_of(self._viewer.metrics(placement))
+
+    def look(self, rows: int = ROWS) -> Record:
+        """Evaluate the model as it stands, and keep the record."""
+        self.records.append(self._viewer.record(self.test, rows))
+        return self.records[-1]
 
     def export(self, silo: str) -> nn.Module:
         """A hub's block as a module of its own (Remark 1)."""
@@ -194,9 +231,48 @@ class Run:
         thetas = self.algorithm.blocks(self.fed, self._trained())
         return JointModel(self.fed.parts.value, thetas)
 
+    def trained(self) -> Model:
+        """What was learned, out of the run: it predicts, is saved and loaded."""
+        thetas, parts = self.algorithm.blocks(self.fed, self._trained()), self.fed.parts.value
+        how: How = "joint" if self.algorithm.joint else "combined"
+        heads = {
+            j: None if part.head is None else part.head.with_params(thetas[j].head)
+            for j, part in parts.items()
+        }
+        head, data = self.task.head, self.data
+        return Model(
+            how="alone" if self.algorithm.predicts_alone else how,
+            blocks={j: part.block.with_params(thetas[j].block) for j, part in parts.items()},
+            heads=heads,
+            combine=self.task.combine,
+            widths=self.shapes.width,
+            loss=self.task.loss,
+            makers={j: _maker(block.source) for j, block in self.task.blocks.items()},
+            head_maker=None if head is None else _maker(head.source),
+            classes=() if data is None else data.classes,
+            columns={} if data is None else data.columns,
+            preparation=None if data is None else data.preparation,
+            facts={"algorithm": type(self.algorithm).__name__, "rounds": self.round},
+        )
+
+    def save(self, folder: str | PathLike[str]) -> Path:
+        """Save what was learned; `fedloom.load_model` takes it from there."""
+        return self.trained().save(folder)
+
+    def _repr_png_(self) -> bytes | None:
+        """In a notebook, the curve so far."""
+        from .report.notebook import png
+
+        return png(self.records, type(self.algorithm).__name__) if self.records else None
+
+    def __repr__(self) -> str:
+        last = f", loss {self.records[-1].train_loss:.4g}" if self.records else ""
+        silos = len(self.placement.topology.silos)
+        return f"<Run of {type(self.algorithm).__name__}, {silos} silos, round {self.round}{last}>"
+
     def _trained(self) -> Any:
         if self.state is None:
-            raise SettingError("nothing is trained yet: call train(rounds) first")
+            raise SettingError("nothing is trained yet: call fit(rounds) first")
         return self.state
 
     # Stopping and going on
@@ -205,12 +281,15 @@ class Run:
         """The run so far, out of the engine; `restore` takes it in any engine."""
         fields = self._trained()._asdict()
         state = {name: tree.copy(self.fed.read(value)) for name, value in fields.items()}
-        ledger = Ledger.merged([self.fed.ledger])
-        return Snapshot(self.round, state, ledger, Recorded.merged([self.fed.record]))
+        ledger, record = Ledger.merged([self.fed.ledger]), Recorded.merged([self.fed.record])
+        clock = None if self.fed.clock is None else self.fed.clock.done.to_json()
+        return Snapshot(self.round, state, ledger, record, clock)
 
     def restore(self, snapshot: Snapshot) -> Run:
         """Go on from there: the next rounds are those of an uninterrupted run."""
-        self._rebuild(Ledger.merged([snapshot.ledger]), Recorded.merged([snapshot.record]))
+        ledger, record = Ledger.merged([snapshot.ledger]), Recorded.merged([snapshot.record])
+        self._rebuild(ledger, record, self._clock(snapshot.clock))
+        self.records = [record for record in self.records if record.round <= snapshot.round]
         fields = {}
         for name, fresh in self.algorithm.start(self.fed)._asdict().items():
             wanted = self.fed.read(fresh)
@@ -224,6 +303,11 @@ class Run:
             fields[name] = (self.fed.place_clients if at_clients else self.fed.place_hubs)(values)
         self.state, self.round = self.algorithm.State(**fields), snapshot.round
         return self
+
+    def blank(self) -> dict[str, dict[Any, Any]]:
+        """The form of a snapshot's state."""
+        fresh = self.algorithm.start(self.fed)._asdict()
+        return {name: self.fed.read(value) for name, value in fresh.items()}
 
     def facts(self, holders: Mapping[str, int] | None = None) -> Facts:
         """What the bill of a round depends on."""
@@ -253,6 +337,10 @@ def reference(
         waits=waits,
         **options,
     )
+
+
+def _maker(source: Any) -> Maker | None:
+    return source if isinstance(source, Maker) else None
 
 
 def _names(value: Any) -> Any:

@@ -46,7 +46,15 @@ class Alone(TieredSGD):
     def round(self, fed: Fabric, state: State, draw: Draw) -> State:
         theta_k = self.to_clients(fed, state.theta, draw)
         rest_k = fed.at_clients(local.nothing_from_others, fed.part, draw.batch_k)
-        theta_k = fed.at_clients(self.local_sgd, fed.part, theta_k, rest_k, draw.batch_k, draw.lr)
+        theta_k = fed.at_clients(
+            self.local_sgd,
+            fed.part,
+            theta_k,
+            rest_k,
+            draw.batch_k,
+            draw.lr,
+            steps=self.local_steps,
+        )
         return State(self.average(fed, theta_k, state, fed.at_clients(counted, rest_k)))
 
     def predict(self, fed: Fabric, state: State, step: Step) -> AtHubs[Rows]:

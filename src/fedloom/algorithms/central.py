@@ -55,8 +55,8 @@ class Central(MinibatchSGD):
         x = pooled(fed, draw.batch_k, draw)
         label = fed.within(pool)
         y = label.gather(LABELS, label.at_clients(labels_of, draw.batch_k), draw.rows)
-        steps = fed.known(len(draw.ids))
-        theta = fed.at(pool, self.sgd, fed.parts, state.theta, x, y, steps, draw.lr)
+        count, q = fed.known(len(draw.ids)), self.local_steps
+        theta = fed.at(pool, self.sgd, fed.parts, state.theta, x, y, count, draw.lr, steps=q)
         return State(theta)
 
     def sgd(

@@ -109,7 +109,9 @@ class TDCD(TieredSGD):
         phis = fed.exchange(HUB_EMBEDDING, phi)  # 18
         rest = fed.at_hubs(local.sum_of_others, part, phis)  # 19
         rest_k = fed.scatter(REST, rest, rows)  # 22
-        theta_k = fed.at_clients(self.local_sgd, part, theta_k, rest_k, batch_k, draw.lr)  # 25-29
+        theta_k = fed.at_clients(  # 25-29
+            self.local_sgd, part, theta_k, rest_k, batch_k, draw.lr, steps=self.local_steps
+        )
         theta = self.average(fed, theta_k, state, fed.at_clients(counted, rest_k))  # 32
         return State(share_head(fed, theta))
 

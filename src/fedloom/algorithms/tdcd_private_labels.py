@@ -86,7 +86,8 @@ class TDCDPrivateLabels(TieredSGD):
                 GRADIENT, fed.spread(HUB_DERIVATIVE, slopes, frm=holder), step.rows
             )
             eta = fed.known(draw.lr.value[q])
-            work_k = fed.hold(fed.at_clients(self.push, part, work_k, slope_k, step.batch_k, eta))
+            work_k = fed.at_clients(self.push, part, work_k, slope_k, step.batch_k, eta, steps=1)
+            work_k = fed.hold(work_k)
         theta_k, rows_k = fed.at_clients(theta_of, work_k), fed.at_clients(rows_of, work_k)
         return State(self.average(fed, theta_k, state, rows_k))
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..data.placement import View
 from ..errors import PlacementError
 from ..federation.messages import Key
-from ..federation.placed import AtClients, Batch, RowMap
+from ..federation.placed import AtClients, Batch, RowMap, Rows
 from ..federation.topology import Client, title
 from ..models.task import Shapes, Task
 
@@ -52,6 +52,18 @@ class Slots(RowMap):
 
     def has_rows(self, client: Client) -> bool:
         return bool((self.slots[client] >= 0).any())
+
+    def real(self, client: Client) -> Tensor:
+        """Positions of the client's rows, without padding."""
+        return self.slots[client][self.slots[client] >= 0]
+
+    def padded(self, client: Client, rows: Rows) -> Rows:
+        """Rows in the layout of the client's slots, which only it needs."""
+        real = self.slots[client] >= 0
+        value = rows.value.new_zeros(*real.shape, *rows.value.shape[1:])
+        mask = torch.zeros_like(real)
+        value[real], mask[real] = rows.value, rows.mask
+        return Rows(value, mask)
 
 
 class Pending:

@@ -8,7 +8,7 @@ ends by the message, by a later one, or by an abort.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -72,7 +72,7 @@ class PartyEngine(Fabric):
         self._present: dict[Client, bool] = {}
         self._accepted: dict[Client, Key] = {}
         self._pending: dict[Client, list[Pending]] = {}
-        self._before: dict[str, list[bool]] = {}  # rosters before the upward move going on
+        self._before: dict[str, Bools] = {}  # rosters before the upward move going on
 
     # Time
 
@@ -86,6 +86,10 @@ class PartyEngine(Fabric):
                 full = np.ones(len(clients), dtype=bool)
                 self.record.note(moment, silo, self._names[silo], full, there)
             self._present.update(zip(clients, there.tolist(), strict=True))
+
+    def _on_roster(self, silo: str) -> Bools:
+        known = self._known.get(silo, [])
+        return np.array([self._present[client] for client in known], dtype=bool)
 
     def _links(self, hub: str) -> Bools:
         """To which of its clients a hub has a link; where everyone is waited for, to all."""
@@ -150,7 +154,7 @@ class PartyEngine(Fabric):
 
     # Local work
 
-    def at_clients(self, f: Local, *values: Placed) -> AtClients[Any]:
+    def _at_clients(self, f: Local, values: Sequence[Placed]) -> AtClients[Any]:
         check_local(f)
         results: dict[Client, Any] = {}
         for client in self._clients():
@@ -209,27 +213,18 @@ class PartyEngine(Fabric):
         def own(hub: str, client: Client) -> Rows:
             mine = argument(rows, hub, kind.name)
             self._check_size(kind, mine, where, hub)
-            value, mask = mine
-            real = where.slots[client][where.slots[client] >= 0]
-            return Rows(value[real], mask[real])
+            real = where.real(client)
+            return Rows(mine.value[real], mine.mask[real])
 
         sent = self._down(kind, own)
         padded: dict[Client, Any] = {}
         for client in sent.clients():
             mine = sent.raw(client, kind.name)
             if mine is not MISSING:
-                mine = self._padded(kind, client, mine, where.slots[client])
+                self._check_rows(kind, client.silo, mine.value, client.silo)
+                mine = where.padded(client, mine)
             padded[client] = mine
         return Held(padded)
-
-    def _padded(self, kind: Kind, client: Client, rows: Rows, slots: Tensor) -> Rows:
-        """Rows in the layout of the client's slots, which only it needs."""
-        self._check_rows(kind, client.silo, rows.value, client.silo)
-        real = slots >= 0
-        value = rows.value.new_zeros(*slots.shape, *rows.value.shape[1:])
-        mask = torch.zeros_like(real)
-        value[real], mask[real] = rows.value, rows.mask
-        return Rows(value, mask)
 
     def _spread_clients(self, kind: Kind, value: AtHubs[Any]) -> AtClients[Any]:
         def own(hub: str, client: Client) -> Any:
@@ -243,13 +238,14 @@ class PartyEngine(Fabric):
     def _down(self, kind: Kind, payload: Callable[[str, Client], Any]) -> Held:
         key, _ = self._next(kind)
         for hub in self._hubs():
-            there = [client for client in self._known[hub] if self._present[client]]
-            sizes = 0
-            for client in there:
+            there = self._on_roster(hub)
+            sizes = np.zeros(len(there), dtype=np.int64)
+            for place in np.flatnonzero(there):
+                client = self._known[hub][place]
                 mine = payload(hub, client)
-                sizes += tree.nbytes(mine)
+                sizes[place] = tree.nbytes(mine)
                 self._down_message(key, kind, client, mine)
-            self.ledger.book("bottom", "down", kind, len(there), sizes)
+            self._book("down", kind, hub, there, sizes)
         return Held({client: self._from_hub(key, kind, client) for client in self._clients()})
 
     def _down_message(self, key: Key, kind: Kind, client: Client, payload: Any) -> None:
@@ -288,7 +284,7 @@ class PartyEngine(Fabric):
             rows = torch.zeros(where.size, *shape, dtype=dtype, device=self.device)
             mask = torch.zeros(where.size, dtype=torch.bool, device=self.device)
             for client, mine in payloads.items():
-                slots = where.slots[client][where.slots[client] >= 0]
+                slots = where.real(client)
                 self._check_rows(kind, client, mine, hub)
                 if len(mine) != len(slots):
                     raise ProtocolError(
@@ -340,7 +336,7 @@ class PartyEngine(Fabric):
         key, moment = self._next_up(kind)
         for silo in self.scope:
             known = self._known.get(silo, [])
-            self._before[silo] = [self._present[client] for client in known]
+            self._before[silo] = self._on_roster(silo)
             says = self.schedule.answers(moment, silo, self._names.get(silo, ()))
             for client, there in zip(known, says.tolist(), strict=True):
                 self._present[client] &= there
@@ -368,13 +364,12 @@ class PartyEngine(Fabric):
         for client in clients:
             self._present[client] = client in answered
         there = np.array([client in answered for client in clients], dtype=bool)
-        before = np.array(self._before[hub], dtype=bool)
-        self.record.note(moment, hub, self._names[hub], before, there)
+        self.record.note(moment, hub, self._names[hub], self._before[hub], there)
         for client, mine in answered.items():
             self._accepted[client] = key
             self._check_finite(kind, client, mine)
-        sizes = sum(tree.nbytes(mine) for mine in answered.values())
-        self.ledger.book("bottom", "up", kind, len(answered), sizes)
+        sizes = [tree.nbytes(answered.get(client)) for client in clients]
+        self._book("up", kind, hub, there, np.array(sizes, dtype=np.int64))
         return answered
 
     # Between hubs

@@ -7,7 +7,7 @@ resident. chunk = 1 is a loop over clients, chunk = None runs all of a silo at o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import wraps
 from typing import Any
 
@@ -25,6 +25,7 @@ from ..federation.placed import AtClients, AtHubs, Batch, Known, PerSilo, Placed
 from ..federation.schedule import Bools, Moment, Schedule
 from ..federation.topology import Client, title
 from ..models.task import Shapes, Task
+from ..rng import Ints
 from .clientaxis import (
     Chunk,
     Lazy,
@@ -96,6 +97,9 @@ class StackedEngine(Fabric):
     def fail(self, problem: BaseException) -> None:
         """Nobody else runs here."""
 
+    def _on_roster(self, silo: str) -> Bools:
+        return self._roster[silo]
+
     def _shrink(self, silo: str, moment: Moment, has: Bools) -> Bools:
         """Those who answer an upward move; the others are out for the rest of the round."""
         before = self._roster[silo]
@@ -149,7 +153,7 @@ class StackedEngine(Fabric):
 
     # Local work
 
-    def at_clients(self, f: Local, *values: Placed) -> AtClients[Any]:
+    def _at_clients(self, f: Local, values: Sequence[Placed]) -> AtClients[Any]:
         check_local(f)
         args = [self._lazy(value, name_of(f)) for value in values or [self.known(None)]]
         f = f if values else _of_nothing(f)
@@ -190,8 +194,7 @@ class StackedEngine(Fabric):
                 self._roster[silo] = self._roster[silo] & (holding.rows(silo) > 0)
         values = {silo: argument(value, silo, kind.name) for silo in self.scope}
         for silo, mine in values.items():
-            count = int(self._roster[silo].sum())
-            self.ledger.book("bottom", "down", kind, count, count * tree.nbytes(mine))
+            self._book("down", kind, silo, self._roster[silo], tree.nbytes(mine))
         return Same(values, self._there())
 
     def scatter(self, kind: Kind, rows: AtHubs[Rows], where: RowMap) -> AtClients[Rows]:
@@ -201,9 +204,8 @@ class StackedEngine(Fabric):
         for silo, mine in values.items():
             self._check_size(kind, mine, where, silo)
             self._check_rows(kind, silo, mine.value, silo)
-            there = self._roster[silo]
-            size = self._row_bytes(kind, silo, there, where, masked=True)
-            self.ledger.book("bottom", "down", kind, int(there.sum()), size)
+            sizes = self._row_bytes(kind, silo, where, masked=True)
+            self._book("down", kind, silo, self._roster[silo], sizes)
         return Scattered(values, where, self._there())
 
     def _spread_clients(self, kind: Kind, value: AtHubs[Any]) -> AtClients[Any]:
@@ -216,8 +218,7 @@ class StackedEngine(Fabric):
                 if client.name not in own:
                     raise ProtocolError(f"{kind}: {title(silo)} has nothing for {title(client)}")
             spread[silo] = {place: own[self._names[silo][place]] for place in there}
-            sizes = sum(tree.nbytes(mine) for mine in spread[silo].values())
-            self.ledger.book("bottom", "down", kind, len(there), sizes)
+            self._book("down", kind, silo, self._roster[silo], self._bytes(silo, spread[silo]))
         return self._stacked(spread)
 
     def _there(self) -> dict[str, Bools]:
@@ -243,8 +244,7 @@ class StackedEngine(Fabric):
                     self._check_finite(
                         kind, self._client(chunk), self._rows_of(kind, where, chunk, lazy)
                     )
-            size = self._row_bytes(kind, silo, there, where, masked=False)
-            self.ledger.book("bottom", "up", kind, int(there.sum()), size)
+            self._book("up", kind, silo, there, self._row_bytes(kind, silo, where, masked=False))
             gathered[silo] = Rows(rows, mask)
         return AtHubs(gathered, self.scope)
 
@@ -278,8 +278,7 @@ class StackedEngine(Fabric):
                 means[silo] = tree.divided(total, parts, before)
                 self._check_finite(kind, silo, means[silo])
             each = tree.nbytes(before) + (0 if weights is None else self.dtype.itemsize)
-            count = int(there.sum())
-            self.ledger.book("bottom", "up", kind, count, count * each)
+            self._book("up", kind, silo, there, each)
         return AtHubs(means, self.scope)
 
     def _sum(
@@ -306,21 +305,24 @@ class StackedEngine(Fabric):
         _, moment = self._next_up(kind)
         for silo in self.scope:
             there = self._shrink(silo, moment, lazy.has[silo])
-            came = {
-                self._names[silo][place]: mine
-                for place, mine in self._forced(lazy, silo, there).items()
-            }
-            for name, mine in came.items():
-                self._check_finite(kind, Client(silo, name), mine)
-            sizes = sum(tree.nbytes(mine) for mine in came.values())
-            self.ledger.book("bottom", "up", kind, len(came), sizes)
-            collected[silo] = came
+            came = self._forced(lazy, silo, there)
+            for place, mine in came.items():
+                self._check_finite(kind, Client(silo, self._names[silo][place]), mine)
+            self._book("up", kind, silo, there, self._bytes(silo, came))
+            collected[silo] = {self._names[silo][place]: mine for place, mine in came.items()}
         return AtHubs(collected, self.scope)
 
-    def _row_bytes(self, kind: Kind, silo: str, there: Bools, where: Segments, masked: bool) -> int:
+    def _row_bytes(self, kind: Kind, silo: str, where: Segments, masked: bool) -> Ints:
+        """Bytes of each client's rows."""
         shape, dtype = self._spec(kind, silo)
-        each = int(np.prod(shape, dtype=int)) * dtype.itemsize + masked
-        return int(where.rows(silo)[there].sum()) * each
+        return where.rows(silo) * (int(np.prod(shape, dtype=int)) * dtype.itemsize + masked)
+
+    def _bytes(self, silo: str, each: Mapping[int, Any]) -> Ints:
+        """Bytes of each client's value."""
+        sizes = np.zeros(self._count[silo], dtype=np.int64)
+        for place, mine in each.items():
+            sizes[place] = tree.nbytes(mine)
+        return sizes
 
     # Between hubs
 

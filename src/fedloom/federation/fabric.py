@@ -15,10 +15,8 @@ the verbs to one silo. Every engine runs the same round() by giving these verbs 
 from __future__ import annotations
 
 import copy
-from abc import ABC, abstractmethod
-from collections import Counter
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Self
 
@@ -29,25 +27,17 @@ from .. import tree
 from ..errors import FedLoomError, LocalError, NotFiniteError, PlacementError, ProtocolError
 from ..models.task import Part, Shapes, Task
 from ..rng import Streams
-from .ledger import Ledger
+from .accounts import Accounts
+from .checks import Checks
+from .clock import Crossing
 from .local import Local, argument, check_local, name_of
 from .messages import Direction, Key, Kind
 from .placed import AtClients, AtHubs, Batch, Known, PerSilo, Placed, RowMap, Rows
-from .schedule import Moment, Recorded, Schedule
+from .schedule import Bools, Schedule
 from .topology import SERVER, Client, Party, title
 
 
-@dataclass
-class Now:
-    """Where in the run we are; one for all scopes of a fabric."""
-
-    round: int = 0
-    move: int = 0
-    last_up: dict[str, int] = field(default_factory=dict)  # silo -> move
-    seen: Counter[str] = field(default_factory=Counter)
-
-
-class Fabric(ABC):
+class Fabric(Accounts, Checks):
     """The verbs, over the parties hosted here."""
 
     def __init__(
@@ -63,6 +53,7 @@ class Fabric(ABC):
         schedule: Schedule,
         device: torch.device,
     ):
+        super().__init__()
         self.scope = self.silos = silos
         self._parties = {*silos, SERVER} if server else {*silos}
         self.hosted = frozenset(hosted)
@@ -70,9 +61,6 @@ class Fabric(ABC):
         self.streams = Streams(seed)
         self.schedule = schedule
         self.dtype, self.device = shapes.dtype, device
-        self.ledger = Ledger()
-        self.record = Recorded()
-        self.now = Now()
         homes = {party.silo if isinstance(party, Client) else party for party in self.hosted}
         self.part: PerSilo[Part] = PerSilo(
             {silo: task.part(silo, shapes, device) for silo in silos if silo in homes}
@@ -83,38 +71,16 @@ class Fabric(ABC):
 
     # Time
 
-    @property
-    def round(self) -> int:
-        return self.now.round
-
-    def begin(self, round: int) -> None:
-        """A new round: move numbers start again, rosters are full again."""
-        self.now.round, self.now.move = round, 0
-        self.now.last_up.clear()
-        self.now.seen.clear()
-        self.ledger.begin(round)
-        self.record.begin(round)
-
-    def end(self) -> None:
-        """The round is over at the parties hosted here."""
-        self.ledger.end()
-
     @abstractmethod
     def finish(self) -> None:
         """The run is over: let go of everyone who still waits."""
 
-    def warm_up(self, dry_step: Callable[[Part, Streams], None]) -> None:  # noqa: B027
+    def warm_up(self, dry_step: Callable[[Part, Streams], None]) -> None:
         """Before the first round: a dry step at every client that could keep others waiting."""
 
     @abstractmethod
     def fail(self, problem: BaseException) -> None:
         """A party hosted here cannot go on: tell everyone why."""
-
-    def _next(self, kind: Kind) -> tuple[Key, Moment]:
-        occurrence = self.now.seen[kind.name]
-        self.now.seen[kind.name] += 1
-        self.now.move += 1
-        return Key(self.round, self.now.move), Moment(self.round, kind.name, occurrence)
 
     # Values
 
@@ -156,30 +122,49 @@ class Fabric(ABC):
     def place_clients(self, values: Mapping[Client, Any]) -> AtClients[Any]:
         """Into the fabric: a restored value at clients."""
 
-    # Local work
+    # Local work. `steps`: how many local steps f takes, for the clock; all else takes no time.
 
-    def at_hubs(self, f: Local, *values: Placed) -> AtHubs[Any]:
+    def at_hubs(self, f: Local, *values: Placed, steps: int = 0) -> AtHubs[Any]:
         """f at every hub."""
-        return self._at([hub for hub in self.scope if hub in self.hosted], self.scope, f, values)
+        return self._at(self._hubs(), self.scope, f, values, steps)
 
-    def at(self, party: str, f: Local, *values: Placed) -> AtHubs[Any]:
+    def at(self, party: str, f: Local, *values: Placed, steps: int = 0) -> AtHubs[Any]:
         """f at one hub, or at the server."""
         self._check_party(party, name_of(f))
-        return self._at([party] if party in self.hosted else [], (party,), f, values)
+        return self._at([party] if party in self.hosted else [], (party,), f, values, steps)
 
     def _at(
-        self, parties: Iterable[str], places: tuple[str, ...], f: Local, values: Sequence[Placed]
+        self,
+        parties: Iterable[str],
+        places: tuple[str, ...],
+        f: Local,
+        values: Sequence[Placed],
+        steps: int,
     ) -> AtHubs[Any]:
         check_local(f)
         results = {
             party: self._call(f, title(party), [argument(v, party, name_of(f)) for v in values])
             for party in parties
         }
+        if self.clock is not None and steps:
+            for party in results:
+                self.clock.work_at(party, steps)
         return AtHubs(results, places)
 
+    def at_clients(self, f: Local, *values: Placed, steps: int = 0) -> AtClients[Any]:
+        """f at every client. The clock charges `steps` now, to those on the roster."""
+        results = self._at_clients(f, values)
+        if self.clock is not None and steps:
+            for silo in self.scope:
+                self.clock.work(silo, self._on_roster(silo), steps)
+        return results
+
     @abstractmethod
-    def at_clients(self, f: Local, *values: Placed) -> AtClients[Any]:
-        """f at every client."""
+    def _at_clients(self, f: Local, values: Sequence[Placed]) -> AtClients[Any]: ...
+
+    @abstractmethod
+    def _on_roster(self, silo: str) -> Bools:
+        """Which of a silo's clients are there, in their order."""
 
     def _call(self, f: Local, where: str, args: Sequence[Any]) -> Any:
         try:
@@ -244,11 +229,13 @@ class Fabric(ABC):
     def exchange(self, kind: Kind, value: AtHubs[Any]) -> AtHubs[dict[str, Any]]:
         """Every hub's value at every hub, its own included, in hub order."""
         key, _ = self._next(kind)
+        sent = []
         for source in self._hubs():
             payload = argument(value, source, kind.name)
             for to in self.scope:
                 if to != source:
-                    self._post(key, kind, "across", source, to, payload)
+                    sent.append(self._post(key, kind, "across", source, to, payload))
+        self._crossed(sent)
         return AtHubs(
             {
                 to: {source: self._fetch(key, kind, source, to, value) for source in self.scope}
@@ -270,9 +257,12 @@ class Fabric(ABC):
             )
         self._check_party(to, kind.name)
         key, _ = self._next(kind)
-        for source in self._hubs():
-            if to != source:
-                self._post(key, kind, "up", source, to, argument(value, source, kind.name))
+        sent = [
+            self._post(key, kind, "up", source, to, argument(value, source, kind.name))
+            for source in self._hubs()
+            if to != source
+        ]
+        self._crossed(sent)
         got = {}
         if to in self.hosted:
             got[to] = {source: self._fetch(key, kind, source, to, value) for source in self.scope}
@@ -286,11 +276,13 @@ class Fabric(ABC):
         self._check_party(frm, kind.name)
         key, _ = self._next(kind)
         own = argument(value, frm, kind.name) if frm in self.hosted else {}
+        sent = []
         for to in self.scope:
             if frm in self.hosted and to not in own:
                 raise ProtocolError(f"{kind}: {title(frm)} has nothing for {title(to)}")
             if frm in self.hosted and to != frm:
-                self._post(key, kind, "down", frm, to, own[to])
+                sent.append(self._post(key, kind, "down", frm, to, own[to]))
+        self._crossed(sent)
         return AtHubs(
             {
                 to: own[to] if to == frm else self._incoming(key, kind, frm, to)
@@ -298,20 +290,6 @@ class Fabric(ABC):
             },
             self.scope,
         )
-
-    def _next_up(self, kind: Kind) -> tuple[Key, Moment]:
-        key, moment = self._next(kind)
-        self.now.last_up.update(dict.fromkeys(self.scope, key.move))
-        return key, moment
-
-    def _last_up(self, silo: str) -> Key:
-        """The upward move of a silo that `keep` depends on."""
-        if silo not in self.now.last_up:
-            raise PlacementError(
-                f"keep needs an upward move in silo {silo} earlier in the round: without one, its "
-                "hub cannot say whose new state counts"
-            )
-        return Key(self.round, self.now.last_up[silo])
 
     def _check_party(self, party: str, user: str) -> None:
         if party not in self._parties:
@@ -322,9 +300,11 @@ class Fabric(ABC):
 
     def _post(
         self, key: Key, kind: Kind, direction: Direction, source: str, to: str, payload: Any
-    ) -> None:
+    ) -> Crossing:
         self._send(key, kind, source, to, payload)
-        self.ledger.book("top", direction, kind, 1, tree.nbytes(payload))
+        size = tree.nbytes(payload)
+        self.ledger.book("top", direction, kind, 1, size)
+        return Crossing(source, to, size)
 
     def _fetch(self, key: Key, kind: Kind, source: str, to: str, own: AtHubs[Any]) -> Any:
         if source == to:
@@ -338,8 +318,6 @@ class Fabric(ABC):
         self._check_finite(kind, source, payload)
         return payload
 
-    # What a receiver checks
-
     def check_state(self, state: Any) -> None:
         """Refuse a state that is not finite at a hub hosted here."""
         for name, value in state._asdict().items():
@@ -350,47 +328,3 @@ class Fabric(ABC):
                             f"round {self.round}: NaN or infinity in {name} at {title(party)}; a "
                             "smaller step size is the usual cure"
                         )
-
-    def _spec(self, kind: Kind, silo: str) -> tuple[tuple[int, ...], torch.dtype]:
-        if kind.row is None:
-            raise ProtocolError(f"{kind} carries rows, but does not declare them")
-        return self.shapes.row(kind.row, silo)
-
-    def _check_size(self, kind: Kind, rows: Any, where: RowMap, source: Party) -> None:
-        if not isinstance(rows, Rows) or len(rows.mask) != where.size:
-            got = len(rows.mask) if isinstance(rows, Rows) else type(rows).__name__
-            raise ProtocolError(
-                f"round {self.round}: {kind} at {title(source)}: scatter needs the {where.size} "
-                f"rows of the minibatch, got {got}"
-            )
-
-    def _check_mean(self, kind: Kind, source: Party, mine: Any, weight: float, like: Any) -> None:
-        if tree.signature(mine) != tree.signature(like):
-            raise ProtocolError(
-                f"round {self.round}: {kind} from {title(source)} does not have the shape of the "
-                "hub's own value"
-            )
-        if weight < 0:
-            raise ProtocolError(
-                f"round {self.round}: {kind} from {title(source)}: weight {weight:g}"
-            )
-        if not all(a.is_floating_point() for a in tree.tensors(like)):
-            raise ProtocolError(f"round {self.round}: {kind}: only real numbers have a mean")
-
-    def _check_rows(self, kind: Kind, source: Party, value: Any, silo: str) -> None:
-        shape, dtype = self._spec(kind, silo)
-        if not isinstance(value, Tensor) or value.shape[1:] != shape or value.dtype != dtype:
-            got = type(value).__name__
-            if isinstance(value, Tensor):
-                got = f"of shape {tuple(value.shape[1:])}, {value.dtype}"
-            raise ProtocolError(
-                f"round {self.round}: {kind} from {title(source)} has rows {got}; agreed was "
-                f"{shape}, {dtype}"
-            )
-
-    def _check_finite(self, kind: Kind, source: Party, payload: Any) -> None:
-        if not tree.is_finite(payload):
-            raise NotFiniteError(
-                f"round {self.round}: NaN or infinity in {kind} from {title(source)}; a smaller "
-                "step size is the usual cure"
-            )

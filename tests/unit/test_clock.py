@@ -1,0 +1,305 @@
+"""Virtual time: the paper's model exactly, links and speeds, both engines alike, going on."""
+
+import json
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from fedloom import TDCD, Alone, Central, Drawn, Run, Task, TDCDPrivateLabels, linear, partition
+from fedloom.algorithms import MinibatchSGD
+from fedloom.errors import SettingError
+from fedloom.federation.clock import Clock, Crossing, Network, Times
+from fedloom.federation.messages import Kind
+from fedloom.federation.topology import SERVER, Topology
+from fedloom.registry import algorithms
+from fedloom.rng import Streams
+from fedloom.testing import placement, task
+
+Q, ROUNDS = 7, 3
+UNEVEN = Network(
+    t_comm=7.3,
+    t_comp=0.9,
+    bandwidth=150.0,
+    latency={"ash": 2.1, "ash/0": 9.7, "birch-ash": 11.3},
+    bandwidths={"cedar": 40.0, "cedar/1": 3.3, "ash-cedar": 77.0},
+    speed={"birch": 0.7, "birch/1": 0.11},
+    speed_spread=0.8,
+)
+HAND = Topology({"a": ("x", "y"), "b": ("z",)}, server=True)
+
+
+def run(algorithm, network=None, **options):
+    settings = {"network": network or Network(t_comm=10, t_comp=1), **options}
+    return Run(
+        algorithm, settings.pop("task", task()), placement(), precision="float64", **settings
+    )
+
+
+def clock(network, topology=HAND, seed=0):
+    return Clock(network, topology, Streams(seed))
+
+
+class TestThePapersModel:
+    @pytest.mark.parametrize("engine", ["stacked", "reference"])
+    @pytest.mark.parametrize(
+        ("algorithm", "per_round"),
+        [
+            (TDCD(local_steps=Q, batch=12), 3 * 10 + Q),
+            (TDCD(local_steps=Q, batch=5, weighting="participants"), 3 * 10 + Q),
+            (TDCD(local_steps=Q, batch=5, minibatch="fresh"), 3 * 10 + Q),
+            (TDCDPrivateLabels(local_steps=Q, batch=12), (4 * Q + 1) * 10 + Q),
+            (Alone(local_steps=Q, batch=12), 10 + Q),
+        ],
+        ids=["tdcd", "participants", "fresh", "private", "alone"],
+    )
+    def test_a_round_takes(self, algorithm, per_round, engine):
+        times = []
+        run(algorithm, engine=engine).fit(ROUNDS, lambda r: times.append(r.time))
+        assert times == [per_round * (r + 1) for r in range(ROUNDS)]
+
+    def test_a_shared_head_is_one_exchange_more(self):
+        mine = run(TDCD(local_steps=Q, batch=12), task=task(head=True)).fit(ROUNDS)
+        assert mine.time == ROUNDS * (4 * 10 + Q)
+
+    def test_pooled_rows_are_sent_ahead(self):
+        """Its clients wait for nothing, so only the first rows are waited for."""
+        assert run(Central(local_steps=Q, batch=12)).fit(ROUNDS).time == 15 + ROUNDS * Q
+
+    def test_with_fractions(self):
+        mine = run(TDCD(local_steps=Q, batch=12), Network(t_comm=0.1, t_comp=0.03)).fit(ROUNDS)
+        assert mine.time == pytest.approx(ROUNDS * (0.3 + Q * 0.03), abs=1e-9)
+
+    def test_without_a_network_there_is_no_time(self):
+        mine = Run(TDCD(batch=12), task(), placement()).fit(1)
+        assert mine.time is None
+        assert mine.snapshot().clock is None
+
+    def test_predictions_take_no_time(self):
+        mine = run(TDCD(local_steps=Q, batch=12)).fit(1)
+        mine.loss()
+        assert mine.time == 37
+
+
+class TestLinks:
+    def test_by_hand(self):
+        """Down to two clients, a step, up: the hub waits for the slower one."""
+        mine = clock(
+            Network(
+                t_comm=10, t_comp=1, latency={"a/x": 1}, bandwidths={"a/y": 4}, speed={"a/x": 0.5}
+            )
+        )
+        both, first = np.array([True, True]), np.array([True, False])
+        mine.down("a", both, 8)
+        assert mine.times.clients["a"].tolist() == [1, 5 + 2]
+        mine.work("a", both, 3)
+        assert mine.times.clients["a"].tolist() == [1 + 6, 7 + 3]
+        mine.up("a", first, 0)
+        assert mine.times.hubs["a"] == 8
+        mine.up("a", both, np.array([0, 12]))
+        assert mine.times.hubs["a"] == 10 + 5 + 3
+        assert mine.times.hubs["b"] == 0
+
+    def test_nobody_answers(self):
+        mine = clock(Network())
+        mine.up("a", np.array([False, False]), 5)
+        assert mine.now == 0
+
+    def test_between_hubs_messages_of_a_move_cross(self):
+        mine = clock(Network(t_comm=10, bandwidth=2, latency={"b-a": 3}, bandwidths={"a-b": 4}))
+        mine.work_at("a", 100)
+        mine.across([Crossing("a", "b", 8), Crossing("b", "a", 8), Crossing("b", SERVER, 8)])
+        assert mine.times.hubs == {"a": 100, "b": 105, SERVER: 14}
+
+    def test_the_server_is_a_hub_away(self):
+        mine = clock(Network(t_comm=10, latency={"server-b": 1}))
+        mine.across([Crossing("a", SERVER, 8), Crossing(SERVER, "b", 8)])
+        assert mine.times.hubs == {"a": 0, "b": 1, SERVER: 10}
+
+    def test_absent_clients_are_neither_charged_nor_waited_for(self):
+        slow = Network(speed={"ash/0": 0.01})
+        schedule = Drawn(0.5, seed=1)
+        mine = run(TDCD(local_steps=Q, batch=12), slow, schedule=schedule)
+        took, before = [], 0.0
+        for done in range(1, 9):
+            mine.fit(done)
+            took.append(mine.time - before)
+            before = mine.time
+        out = [
+            any("0" in gone.get("ash", ()) for m, gone in mine.record.dropped.items() if m[0] == r)
+            for r in range(8)
+        ]
+        assert any(out)
+        assert not all(out)
+        assert [time < 100 for time in took] == out
+
+
+class TestStragglers:
+    def test_speeds_are_drawn_around_their_silos(self):
+        names = tuple(str(k) for k in range(4001))
+        wide = Topology({"a": names, "b": names})
+        network = Network(t_comp=1, speed={"b": 0.5, "b/7": 3}, speed_spread=0.5)
+        mine = clock(network, wide)
+        for silo in ("a", "b"):
+            mine.work(silo, np.ones(len(names), dtype=bool), 1)
+        a, b = mine.times.clients["a"], mine.times.clients["b"]
+        assert np.median(a) == pytest.approx(1, rel=0.05)
+        assert np.log(a).std() == pytest.approx(0.5, rel=0.05)
+        assert np.median(b) == pytest.approx(2, rel=0.05)
+        assert b[7] == 1 / 3
+
+    def test_a_clients_speed_depends_on_seed_and_name_alone(self):
+        def steps(names, seed):
+            mine = clock(Network(speed_spread=1.0), Topology({"a": names}), seed)
+            mine.work("a", np.ones(len(names), dtype=bool), 1)
+            return dict(zip(names, mine.times.clients["a"].tolist(), strict=True))
+
+        few, many = steps(("u", "v"), 3), steps(("w", "v", "u"), 3)
+        assert few["u"] == many["u"]
+        assert few["v"] == many["v"]
+        assert few["u"] != few["v"]
+        assert few["u"] != steps(("u", "v"), 4)["u"]
+
+    def test_many_clients_stay_cheap(self):
+        names = tuple(str(k) for k in range(100_000))
+        mine = clock(Network(speed_spread=0.5, bandwidth=10), Topology({"a": names}))
+        there, sizes = np.ones(len(names), dtype=bool), np.arange(len(names))
+        begun = time.perf_counter()
+        for _ in range(20):
+            mine.begin()
+            mine.down("a", there, 100)
+            mine.up("a", there, sizes)
+            mine.down("a", there, sizes)
+            mine.work("a", there, 10)
+            mine.up("a", there, 100)
+            mine.end()
+        assert (time.perf_counter() - begun) / 20 < 0.1
+
+
+def everything():
+    """Every registered algorithm's examples."""
+    return [example for name in algorithms for example in algorithms[name].examples()]
+
+
+@pytest.mark.parametrize("algorithm", everything(), ids=str)
+def test_engines_keep_the_same_time(algorithm):
+    found = []
+    for options in ({"engine": "reference"}, {"engine": "stacked"}, {"chunk": 2}):
+        mine = run(algorithm, UNEVEN, schedule=Drawn(0.6, seed=2), seed=5, **options).fit(4)
+        times = mine.fed.clock.times
+        found.append(np.concatenate([list(times.hubs.values()), *times.clients.values()]))
+    assert found[0].max() > 0
+    for other in found[1:]:
+        assert np.abs(found[0] - other).max() <= 1e-9
+
+
+VALUE = Kind("value", "anything")
+
+
+def test_engines_keep_the_same_time_where_clients_hold_values_of_their_own():
+    found = []
+    for engine in ("stacked", "reference"):
+        fed = run(TDCD(batch=12), UNEVEN, engine=engine).fed
+        fed.begin(0)
+        ash = fed.within("ash")
+        unequal_k = ash.spread(VALUE, ash.at_hubs(unequal, steps=2))
+        ash.collect(VALUE, ash.at_clients(twice, unequal_k, steps=3))
+        found.append(fed.clock.times)
+    assert found[0].to_json() == found[1].to_json()
+    assert found[0].hubs["ash"] > 2 * 9.7
+    assert found[0].hubs["birch"] == 0
+
+
+def unequal():
+    return {str(k): torch.zeros(10 * k + 1) for k in range(4)}
+
+
+def twice(value):
+    return 2 * value
+
+
+class TestGoingOn:
+    @pytest.mark.parametrize("engine", ["stacked", "reference"])
+    def test_a_resumed_run_has_the_times_of_an_uninterrupted_one(self, engine):
+        algorithm, options = TDCD(local_steps=2, batch=12), {"engine": engine, "seed": 5}
+        schedule = Drawn(0.6, seed=2)
+        straight = run(algorithm, UNEVEN, schedule=schedule, **options).fit(5)
+        saved = run(algorithm, UNEVEN, schedule=schedule, **options).fit(2).snapshot()
+        saved = replace(saved, clock=json.loads(json.dumps(saved.clock)))
+        resumed = run(algorithm, UNEVEN, schedule=schedule, **options).restore(saved)
+        assert resumed.time == Times.from_json(saved.clock).latest
+        resumed.fit(5)
+        assert resumed.time == straight.time
+        assert resumed.fed.clock.done.to_json() == straight.fed.clock.done.to_json()
+
+    def test_an_interrupted_round_is_forgotten(self, monkeypatch):
+        mine = run(TDCD(local_steps=Q, batch=12)).fit(1)
+        real = mine.fed.exchange
+
+        def interrupted(*args):
+            real(*args)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(mine.fed, "exchange", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            mine.fit(2)
+        assert mine.time == 37
+        assert mine.fit(3).time == 3 * 37
+
+    def test_times_of_other_parties_are_refused(self):
+        rows = partition({"ash": torch.randn(30, 4)}, torch.zeros(30), {"ash": 2})
+        other = Run(TDCD(batch=5), Task({"ash": linear(4)}, "squared"), rows, network=Network())
+        saved = other.fit(1).snapshot()
+        with pytest.raises(SettingError, match="saved times"):
+            run(TDCD(batch=12)).restore(saved)
+
+    def test_the_clock_changes_nothing(self):
+        algorithm = TDCD(local_steps=2, batch=12)
+        plain = Run(algorithm, task(), placement(), precision="float64").fit(2)
+        timed = run(algorithm, UNEVEN).fit(2)
+        assert torch.equal(plain.predict(), timed.predict())
+        assert list(plain.ledger) == list(timed.ledger)
+
+
+class TestBadSettings:
+    @pytest.mark.parametrize(
+        ("network", "message"),
+        [
+            (Network(t_comm=-1), "t_comm must be a number of at least 0, not -1"),
+            (Network(t_comp=float("nan")), "t_comp must be"),
+            (Network(t_comp=True), "t_comp must be"),
+            (Network(t_comm="10"), "t_comm must be"),
+            (Network(bandwidth=0), "bandwidth must be a number above 0"),
+            (Network(speed_spread=-0.5), "speed_spread must be"),
+            (Network(latency={"ash": -1}), "latency of 'ash' must be"),
+            (Network(bandwidths={"ash": 0}), "bandwidths of 'ash' must be"),
+            (Network(speed={"ash/0": 0}), "speed of 'ash/0' must be"),
+            (Network(latency=3), "latency must be a table"),
+            (Network(latency={"ahs": 1}), "no link 'ahs'; did you mean 'ash'"),
+            (Network(latency={"ash/9": 1}), "no client 'ash/9'; did you mean 'ash/"),
+            (Network(latency={"oak/1": 1}), "no link 'oak/1'"),
+            (Network(bandwidths={"ash-brich": 1}), "did you mean 'ash-birch'"),
+            (Network(latency={"server-ash": 1}), "no link 'server-ash'"),
+            (Network(speed={"ash-birch": 1}), "no silo or client 'ash-birch'"),
+            (Network(latency={"ash-birch": 1, "birch-ash": 2}), "are the same link"),
+        ],
+        ids=lambda v: v if isinstance(v, str) else "",
+    )
+    def test_refused_before_training(self, network, message):
+        with pytest.raises(SettingError, match=message):
+            run(TDCD(batch=12), network)
+
+    def test_a_name_that_can_mean_two_links(self):
+        names = Topology(dict.fromkeys(("a", "b", "a-b"), ("k",)))
+        with pytest.raises(SettingError, match="'a-b' can mean two links"):
+            Network(latency={"a-b": 1}).check(names)
+
+
+def test_every_sgd_declares_its_steps():
+    """At infinite speed of communication, a round takes Q steps: nobody forgot `steps=`."""
+    for example in everything():
+        if isinstance(example, MinibatchSGD):
+            mine = run(example, Network(t_comm=0, t_comp=1)).fit(2)
+            assert mine.time == 2 * example.local_steps
