@@ -1,0 +1,123 @@
+"""What a label column means: numbers, two classes or several; and labels as tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ..errors import DataError
+from ..federation.topology import Client, title
+from .columns import Cells, Words, as_floats, as_words, not_numbers, number_text
+from .dataset import Goal
+
+FEW_NUMBERS = 20  # up to so many different whole numbers are guessed to be classes
+MOST_CLASSES = 1000
+
+
+@dataclass(frozen=True)
+class Target:
+    """What labels mean; a class's number is its place in `classes`."""
+
+    goal: Goal
+    classes: tuple[str, ...] = ()
+
+    def encode(self, cells: Cells, where: str) -> Tensor:
+        """Labels as float32 (numbers, and 0 or 1) or int64 (classes); none may be missing."""
+        if self.goal == "number":
+            return torch.from_numpy(as_floats(cells.values, where).astype(np.float32))
+        words = _flag_words(cells) if "true" in self.classes else as_words(cells.values)
+        places = {name: place for place, name in enumerate(self.classes)}
+        lookup = np.array([places.get(_plain(name), -1) for name in words.names] + [-1])
+        codes = lookup[words.codes]
+        unknown = int((codes < 0).sum())
+        if unknown:
+            raise DataError(f"{where}: {unknown} labels are of classes that are not known")
+        y = torch.from_numpy(codes)
+        return y.to(torch.float32) if self.goal == "binary" else y
+
+
+def find_target(
+    label: str, held: Mapping[Client, Cells], goal: Goal | None
+) -> tuple[Target, list[str]]:
+    """The meaning of the labels that clients hold, {client: labels}, from the set of their values;
+    notes say what was guessed."""
+    kinds = {cells.kind for cells in held.values()} - {"empty"}
+    where = f"label column {label!r}"
+    values: list[str] = []
+    rows = sum(int(has_label(cells).sum()) for cells in held.values())
+    numbers: set[float] = set()
+    if "text" in kinds or kinds == {"flag"}:
+        for cells in held.values():
+            words = _flag_words(cells)
+            used = np.unique(words.codes[words.codes >= 0])
+            values += [_plain(words.names[code]) for code in used.tolist()]
+        values = sorted(set(values))
+    else:
+        for cells in held.values():
+            column = as_floats(cells.values, where)
+            numbers |= set(np.unique(column[~np.isnan(column)]).tolist())
+        values = [number_text(number) for number in sorted(numbers)]
+    if len(values) < 2:
+        raise DataError(f"{where}: all {rows} labels are the same; there is nothing to learn")
+    guessed = goal if goal is not None else _guess(len(values), numbers, rows)
+    notes = []
+    if goal is None:
+        notes.append(f"goal {guessed!r} guessed: {where} has {len(values)} different values")
+    if guessed == "number":
+        return Target("number"), notes
+    if guessed == "binary":
+        if len(values) != 2:
+            raise DataError(f"{where}: {len(values)} different values, not two; goal = 'classes'?")
+        notes.append(f"{where}: 1 stands for {values[1]!r}, 0 for {values[0]!r}")
+    if len(values) > MOST_CLASSES:
+        raise DataError(
+            f"{where}: {len(values)} different values are too many for classes; is it the label, "
+            "or is goal = 'number' meant?"
+        )
+    return Target(guessed, tuple(values)), notes
+
+
+def _guess(values: int, numbers: set[float], rows: int) -> Goal:
+    if values == 2:
+        return "binary"
+    if not numbers:
+        return "classes"
+    whole = all(number.is_integer() for number in numbers)
+    return "classes" if whole and values <= FEW_NUMBERS and 2 * values <= rows else "number"
+
+
+def has_label(cells: Cells) -> npt.NDArray[np.bool_]:
+    """Which rows have a label."""
+    column = cells.values
+    return column.codes >= 0 if isinstance(column, Words) else ~np.isnan(column)
+
+
+def _flag_words(cells: Cells) -> Words:
+    """Text as it is; true and false as such, not as 1 and 0."""
+    if cells.kind != "flag" or isinstance(cells.values, Words):
+        return as_words(cells.values)
+    codes = np.where(np.isnan(cells.values), -1, np.nan_to_num(cells.values)).astype(np.int64)
+    return Words(("false", "true"), codes)
+
+
+def _plain(name: str) -> str:
+    """True, TRUE and true are one."""
+    return name.lower() if name.lower() in ("true", "false") else name
+
+
+def refuse_text(label: str, held: Mapping[Client, Cells], goal: Goal | None) -> None:
+    """Text among labels that are numbers elsewhere, or are said to be."""
+    mixed = goal is None and any(cells.kind == "number" for cells in held.values())
+    for client, cells in held.items():
+        if isinstance(cells.values, Words) and (mixed or goal == "number"):
+            wrong = not_numbers(cells.values)
+            raise DataError(
+                f"{title(client)}: {len(wrong)} of {len(cells.values)} cells of label column "
+                f"{label!r} are not numbers (the first in row {wrong[0] + 1}); correct them, or "
+                "set goal = 'classes'"
+            )

@@ -1,0 +1,202 @@
+"""One client's file, CSV or Parquet, as typed columns; whatever is wrong with it is a DataError.
+
+Messages name the file, the column and the row; they never show a cell, since that is somebody's.
+Rows are counted from 1, after the header.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import gzip
+import hashlib
+import hmac
+import io
+import re
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import DataError
+from .columns import Cells, arrow_cells, arrow_ids
+
+UNNAMED = ("", "__index_level_0__")  # how pandas saves an index without a name
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """What one client's file holds. `names` are all its columns but the id, in their order."""
+
+    where: str  # "client bank/north"
+    path: Path
+    checksum: str
+    ids: npt.NDArray[np.str_]
+    names: tuple[str, ...]
+    columns: dict[str, Cells]  # those that were asked for
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """How to read: which column is the id, which columns are text whatever they look like, which
+    are left out (or, with `only`, which are read), and the salt ids are hashed with."""
+
+    id: str
+    text: frozenset[str] = frozenset()
+    drop: frozenset[str] = frozenset()
+    only: frozenset[str] | None = None
+    salt: str | None = field(default=None, repr=False)
+
+    def takes(self, name: str) -> bool:
+        if name == self.id or name in self.drop:
+            return False
+        return self.only is None or name in self.only
+
+
+def read_sheet(path: Path, where: str, wanted: Wanted) -> Sheet:
+    """Read one file."""
+    content = _content(path, where)
+    try:
+        if content[:4] == b"PAR1" or path.suffix in (".parquet", ".pq"):
+            table, comma = _parquet(content, path, where), False
+        else:
+            table, comma = _csv(content, path, where, wanted)
+        names = [name for name in table.column_names if name != wanted.id]
+        _check_names(table.column_names, path, where, wanted)
+        ids = arrow_ids(table[wanted.id], f"{where}: {path.name}, id column {wanted.id!r}")
+        columns = {
+            name: arrow_cells(
+                table[name], name in wanted.text, comma, f"{where}: {path.name}, column {name!r}"
+            )
+            for name in names
+            if wanted.takes(name)
+        }
+    except UnicodeDecodeError:
+        raise DataError(_not_utf8(path, where)) from None
+    if wanted.salt is not None:
+        ids = hashed(ids, wanted.salt)
+    checksum = hashlib.sha256(content).hexdigest()
+    return Sheet(where, path, checksum, np.array(ids, dtype=str), tuple(names), columns)
+
+
+def hashed(ids: list[str], salt: str) -> list[str]:
+    """HMAC-SHA256 of each id: equal ids stay equal, and who lacks the salt cannot try them out."""
+    key = salt.encode()
+    return [hmac.digest(key, one.encode(), "sha256").hex() for one in ids]
+
+
+def _content(path: Path, where: str) -> bytes:
+    """The bytes of a file, unpacked if gzipped."""
+    if not path.exists():
+        raise DataError(f"{where}: there is no file {path}")
+    if not path.is_file():
+        raise DataError(f"{where}: {path} is not a file; give one CSV or Parquet file a client")
+    try:
+        content = path.read_bytes()
+        if content[:2] == b"\x1f\x8b":
+            content = gzip.decompress(content)
+    except (OSError, EOFError, zlib.error) as problem:
+        raise DataError(f"{where}: {path} cannot be read ({problem})") from problem
+    if not content.strip():
+        raise DataError(f"{where}: {path} is empty; a client without rows still needs a header")
+    return content
+
+
+def _not_utf8(path: Path, where: str) -> str:
+    return f"{where}: {path} is not UTF-8 text; save it as CSV in UTF-8, or as Parquet"
+
+
+def _parquet(content: bytes, path: Path, where: str) -> Any:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(pa.BufferReader(content))
+        table.validate(full=True)
+        return table
+    except (pa.ArrowException, OSError, ValueError):
+        raise DataError(
+            f"{where}: {path} is damaged or not Parquet (cut short?); copy it again"
+        ) from None
+
+
+def _csv(content: bytes, path: Path, where: str, wanted: Wanted) -> tuple[Any, bool]:
+    """The table, and whether its numbers may have a decimal comma."""
+    import pyarrow as pa
+    from pyarrow import csv as pacsv
+
+    if content[:4] == b"PK\x03\x04":
+        raise DataError(f"{where}: {path} is an Excel or zip file; save it as CSV")
+    content = content.removeprefix(b"\xef\xbb\xbf")
+    if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise DataError(_not_utf8(path, where))
+    if b"\0" in content:
+        raise DataError(f"{where}: {path} is neither CSV nor Parquet")
+    lines = content.lstrip(b"\r\n")
+    lines.decode("utf-8")  # all of it: the reader's own checks are by column
+    header = re.split(rb"[\r\n]", lines, maxsplit=1)[0].decode("utf-8")
+    bare = re.sub(r'"[^"]*"', "", header)
+    delimiter = max(",;\t", key=bare.count)
+    raw = next(csv.reader(io.StringIO(header), delimiter=delimiter), [])
+    _check_names([name.strip() for name in raw], path, where, wanted)
+    types = {
+        name: pa.string()
+        for name in raw
+        if name.strip() == wanted.id or name.strip() in wanted.text
+    }
+    ragged: list[Any] = []
+
+    def skip(row: Any) -> str:
+        ragged.append(row)
+        return "skip"
+
+    def parse(threads: bool) -> Any:
+        return pacsv.read_csv(
+            pa.BufferReader(lines + b"\n"),
+            pacsv.ReadOptions(use_threads=threads),
+            pacsv.ParseOptions(
+                delimiter=delimiter, newlines_in_values=True, invalid_row_handler=skip
+            ),
+            pacsv.ConvertOptions(column_types=types, strings_can_be_null=True),
+        )
+
+    try:
+        table = parse(threads=True)
+        if ragged:
+            ragged.clear()
+            parse(threads=False)  # only so are rows numbered
+    except pa.ArrowException:
+        raise DataError(f"{where}: {path} cannot be read as CSV; check its quotes") from None
+    if ragged:
+        first = ragged[0]
+        raise DataError(
+            f"{where}: {path} has {len(ragged)} lines that do not fit its header: line "
+            f"{first.number} has {first.actual_columns} cells, the header {first.expected_columns}"
+        )
+    stripped = [name.strip() for name in table.column_names]
+    return table.rename_columns(stripped), delimiter == ";"
+
+
+def _check_names(names: list[str], path: Path, where: str, wanted: Wanted) -> None:
+    """The id column is there and no name twice. Unlike elsewhere, other names are not listed:
+    in a file without a header they would be somebody's row."""
+    if wanted.id not in names:
+        same = {name.lower(): name for name in names}.get(wanted.id.lower())
+        close = [same] if same else difflib.get_close_matches(wanted.id, names, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else "say which it is; is there a header?"
+        raise DataError(f"{where}: {path} has no id column {wanted.id!r}; {hint}")
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise DataError(f"{where}: {path} has several columns {twice[0]!r}; rename them")
+    for name in UNNAMED:
+        if name in names and wanted.takes(name) and wanted.only is None:
+            raise DataError(
+                f"{where}: column {names.index(name) + 1} of {path} has no name (an index saved "
+                f"by pandas?); save it with index=False, or name {name!r} in `drop`"
+            )
