@@ -72,7 +72,7 @@ def main():
                 curve.append((run.round, accuracy(run, test)))
                 print(f"\r  {name:26} round {run.round:3} of {ROUNDS}", end="", flush=True)
 
-        run.train(ROUNDS, on_round=note)
+        run.fit(ROUNDS, on_round=note)
         rounds, percent = zip(*curve, strict=True)
         seconds, bills[name] = time.perf_counter() - begun, run.ledger
         print(

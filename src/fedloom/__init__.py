@@ -6,12 +6,18 @@ across the clients inside each silo. See README.md and ARCHITECTURE.md.
 
 from . import errors
 from .algorithms import TDCD, Alone, Central, Cosine, InverseSqrt, StepDecay, TDCDPrivateLabels
+from .data import sets as _sets  # registers the data sets
+from .data.catalog import load as load_dataset
+from .data.cut import Partition
 from .data.partition import partition
 from .data.placement import Placement, Shard
-from .federation.schedule import Drawn, Everyone, Moment, Recorded, Scripted
+from .data.tables import read_tables
+from .federation.clock import Network
+from .federation.schedule import Drawn
+from .model import Model, load_model
 from .models.library import cnn, linear, lstm, mlp, resnet18
 from .models.task import Task
-from .run import Run, Snapshot
+from .run import Run
 
 __version__ = "0.1.0.dev0"
 
@@ -21,23 +27,26 @@ __all__ = [
     "Central",
     "Cosine",
     "Drawn",
-    "Everyone",
     "InverseSqrt",
-    "Moment",
+    "Model",
+    "Network",
+    "Partition",
     "Placement",
-    "Recorded",
     "Run",
-    "Scripted",
     "Shard",
-    "Snapshot",
     "StepDecay",
     "TDCDPrivateLabels",
     "Task",
     "cnn",
     "errors",
     "linear",
+    "load_dataset",
+    "load_model",
     "lstm",
     "mlp",
     "partition",
+    "read_tables",
     "resnet18",
 ]
+
+del _sets

@@ -11,6 +11,7 @@ FedLoomError
 ├── LocalError          a local function failed at a party
 ├── LostError           a party did not answer within its deadline
 ├── AbortedError        another party stopped the run; carries the cause
+├── ExistsError         an output folder that already holds something
 ├── WriteError          a file cannot be written: a full disk, a folder without permission
 └── InterruptedRun      the user stopped the run; what was done is saved
 """
@@ -64,6 +65,10 @@ class LostError(FedLoomError):
 
 class AbortedError(FedLoomError):
     """Another party stopped the run."""
+
+
+class ExistsError(FedLoomError, FileExistsError):
+    """An output folder that already holds something is never overwritten."""
 
 
 class WriteError(FedLoomError, OSError):

@@ -206,7 +206,7 @@ class Run:
         return self._viewer.loss(placement or self.placement)
 
     def evaluate(self, placement: Placement | None = None) -> Metrics:
-        """Metrics of the test rows, or of a placement; where silos train alone, means over silos."""
+        """Metrics of the test rows, or of a placement; means over silos that train alone."""
         placement = placement or self.test
         if placement is None:
             raise SettingError("evaluate: there are no test rows; give a placement with labels")

@@ -9,11 +9,11 @@ import threading
 import pytest
 from personal import Counting, Personal
 
-from fedloom import TDCD, Run, Scripted, TDCDPrivateLabels, tree
+from fedloom import TDCD, Run, TDCDPrivateLabels, tree
 from fedloom.engines.apart import run_apart
 from fedloom.engines.waits import Waits
 from fedloom.errors import AbortedError, FedLoomError, LostError, ProtocolError
-from fedloom.federation.schedule import Everyone, Moment
+from fedloom.federation.schedule import Everyone, Moment, Scripted
 from fedloom.federation.topology import Client
 from fedloom.run import play
 from fedloom.testing import placement, task
@@ -125,7 +125,7 @@ def assert_replays(apart, algorithm, rounds=ROUNDS):
             precision="float64",
             seed=SEED,
             schedule=apart.record,
-        ).train(rounds)
+        ).fit(rounds)
         for field in algorithm.State._fields:
             wanted = again.fed.read(getattr(again.state, field))
             found = of(apart, field)
@@ -182,7 +182,7 @@ def test_nobody_left_in_a_silo():
     assert_replays(apart, ALGORITHM)
     stopped = Run(
         ALGORITHM, task(), placement(), precision="float64", seed=SEED, engine="reference"
-    ).train(2)
+    ).fit(2)
     assert tree.largest_difference(of(apart, "theta"), stopped.fed.read(stopped.state.theta)) == 0
 
 

@@ -7,12 +7,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedloom import Drawn, Everyone, Placement, Recorded, Shard, Task, linear, partition
+from fedloom import Drawn, Placement, Shard, Task, linear, partition
 from fedloom.data.partition import contiguous, cut_rows
 from fedloom.engines.stacked import StackedEngine
 from fedloom.federation.ledger import Ledger
 from fedloom.federation.messages import Kind
-from fedloom.federation.schedule import Moment
+from fedloom.federation.schedule import Everyone, Moment, Recorded
 from fedloom.rng import Streams
 from fedloom.run import reference
 

@@ -99,7 +99,7 @@ def test_against_a_plain_loop(problem, minibatch, engine):
         lrs,
         fresh=minibatch == "fresh",
     )
-    run.train(ROUNDS)
+    run.fit(ROUNDS)
     assert largest(run, wanted) < TOLERANCE
 
 
@@ -128,7 +128,7 @@ def test_one_silo_is_local_sgd_with_averaging():
         with torch.no_grad():
             for p, *copies in zip(hub.parameters(), *(m.parameters() for m in models), strict=True):
                 p.copy_(sum(copies) / len(copies))
-    run.train(ROUNDS)
+    run.fit(ROUNDS)
     assert largest(run, {"only": hub}) < TOLERANCE
 
 
@@ -150,7 +150,7 @@ def test_one_client_a_silo_is_parallel_fedbcd():
                 optimiser.zero_grad()
                 LOSSES[loss](module(x[silo][batch]) + others, y[batch]).backward()
                 optimiser.step()
-    run.train(ROUNDS)
+    run.fit(ROUNDS)
     assert largest(run, parties) < TOLERANCE
 
 
@@ -172,7 +172,7 @@ def test_one_client_one_step_is_central_sgd():
         optimiser.zero_grad()
         LOSSES[loss](sum(model[silo](x[silo][batch]) for silo in x), y[batch]).backward()
         optimiser.step()
-    run.train(ROUNDS)
+    run.fit(ROUNDS)
     assert largest(run, dict(model.items())) < TOLERANCE
 
 
@@ -210,7 +210,7 @@ def test_weightings_by_hand(weighting):
     for name, p in start.named_parameters():
         copies = [dict(m.named_parameters())[name] for m in models]
         p.data = sum(w * c.detach() for w, c in zip(weights, copies, strict=True)) / sum(weights)
-    run.train(1)
+    run.fit(1)
     assert largest(run, {"only": start}) < TOLERANCE
 
 
@@ -258,7 +258,7 @@ def test_shared_head_by_hand():
         with torch.no_grad():
             for p, *ps in zip(head.parameters(), *(h.parameters() for h in heads), strict=True):
                 p.copy_(sum(ps) / len(ps))
-    run.train(ROUNDS)
+    run.fit(ROUNDS)
     assert largest(run, hubs) < TOLERANCE
     found = run.model().head
     for p, wanted in zip(found.parameters(), head.parameters(), strict=True):
@@ -269,7 +269,7 @@ def test_joint_prediction_and_exports():
     """predict, the exported blocks and the joint module give the same scores (Remark 1)."""
     x, y, blocks, loss = table()
     placement = partition(x, y, {"a": 2, "b": 3, "c": 1}, seed=1)
-    run = Run(TDCD(batch=20, lr=0.05), Task(blocks, loss), placement, precision="float64").train(3)
+    run = Run(TDCD(batch=20, lr=0.05), Task(blocks, loss), placement, precision="float64").fit(3)
     by_blocks = sum(run.export(silo)(x[silo]) for silo in x)
     assert torch.allclose(run.model()(x), by_blocks, atol=1e-12)
     assert torch.allclose(run.predict(), by_blocks, atol=1e-12)

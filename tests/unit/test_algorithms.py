@@ -18,14 +18,14 @@ def test_what_is_registered():
 @pytest.mark.parametrize("minibatch", ["reused", "fresh"])
 def test_private_labels_cost_more_for_the_same_model(minibatch):
     settings = {"local_steps": 3, "lr": 0.2, "batch": 12, "minibatch": minibatch}
-    shared = Run(TDCD(**settings), task(), placement(), precision="float64").train(4)
+    shared = Run(TDCD(**settings), task(), placement(), precision="float64").fit(4)
     for holder in shared.placement.topology.silos:
         private = Run(
             TDCDPrivateLabels(**settings, labels_at=holder),
             task(),
             placement(),
             precision="float64",
-        ).train(4)
+        ).fit(4)
         a, b = (run.algorithm.blocks(run.fed, run.state) for run in (shared, private))
         assert tree.largest_difference(a, b) < 1e-14
         assert private.ledger.total() > shared.ledger.total()
@@ -41,7 +41,7 @@ def test_private_labels_need_none_elsewhere_and_never_send_them():
         {"ash": [1, 2, 0, 3], "birch": 2, "cedar": 3},
         labels_at=["birch"],
     )
-    run = Run(TDCDPrivateLabels(batch=10, labels_at="birch"), task(), hidden).train(2)
+    run = Run(TDCDPrivateLabels(batch=10, labels_at="birch"), task(), hidden).fit(2)
     assert not {entry.kind for entry in run.ledger} & {"labels", "label"}
 
 
@@ -59,11 +59,11 @@ def table(loss):
 def test_lone_silos_and_their_combination(loss, combine):
     x, rows, learn = table(loss)
     settings = {"local_steps": 4, "lr": 0.1, "batch": 30}
-    lone = Run(Alone(**settings), learn, rows, precision="float64").train(5)
+    lone = Run(Alone(**settings), learn, rows, precision="float64").fit(5)
     own = [lone.export(silo)(x[silo]).detach() for silo in "ab"]
     for silo, scores in zip("ab", own, strict=True):
         assert torch.allclose(lone.predict(at=silo), scores, atol=1e-12)
-    together = Run(Alone(**settings, combined=True), learn, rows, precision="float64").train(5)
+    together = Run(Alone(**settings, combined=True), learn, rows, precision="float64").fit(5)
     wanted = combine(torch.stack(own), 0)
     for silo in "ab":
         assert torch.allclose(together.predict(at=silo), wanted, atol=1e-12)
@@ -76,9 +76,9 @@ def test_the_federation_beats_its_lone_silos_and_nears_the_pool():
     """A target that no silo can explain alone."""
     _, rows, learn = table("squared")
     settings = {"local_steps": 5, "lr": 0.1, "batch": 30}
-    joint = Run(TDCD(**settings), learn, rows).train(60).loss()
-    pool = Run(Central(**settings), learn, rows).train(60).loss()
-    lone = Run(Alone(**settings), learn, rows).train(60).loss()
+    joint = Run(TDCD(**settings), learn, rows).fit(60).loss()
+    pool = Run(Central(**settings), learn, rows).fit(60).loss()
+    lone = Run(Alone(**settings), learn, rows).fit(60).loss()
     assert joint < 0.05 * lone
     assert pool < 0.05 * lone
 
@@ -91,7 +91,7 @@ def test_ridge_reaches_the_minimum():
     rows = partition(x, y, {"a": [1, 3], "b": 5})
     learn = Task(dict.fromkeys("ab", linear(3, bias=False)), "squared")
     algorithm = TDCD(local_steps=1, lr=0.4, batch=None, l2=0.3, weighting="rows")
-    run = Run(algorithm, learn, rows, precision="float64").train(200)
+    run = Run(algorithm, learn, rows, precision="float64").fit(200)
     pooled = torch.cat(list(x.values()), 1)
     exact = torch.linalg.solve(
         pooled.T @ pooled / 80 + 0.3 * torch.eye(6).double(), pooled.T @ y / 80
@@ -104,7 +104,7 @@ def test_ridge_reaches_the_minimum():
 def test_single_precision_agrees_too(algorithm):
     for example in algorithm.examples():
         a, b = (
-            Run(example, task(), placement(), engine=engine).train(3)
+            Run(example, task(), placement(), engine=engine).fit(3)
             for engine in ("stacked", "reference")
         )
         assert a.fed.dtype == torch.float32
@@ -126,7 +126,7 @@ def test_thousands_of_phones():
     algorithm = TDCD(local_steps=5, lr=0.5, batch=100, weighting="participants")
     run = Run(algorithm, learn, rows)
     before = run.loss()
-    run.train(40)
+    run.fit(40)
     assert run.loss() < 0.6 * before
     messages = {entry.kind: entry.messages for entry in run.ledger if entry.round == 0}
     assert messages["model"] == messages["update"] == 200
@@ -142,8 +142,8 @@ def test_step_sizes_reach_the_clients():
             return 0.2 if t < 3 else 0.0
 
     run = Run(TDCD(local_steps=3, lr=Once(), batch=12), task(), placement(), precision="float64")
-    first = run.train(1).snapshot()
-    run.train(3)
+    first = run.fit(1).snapshot()
+    run.fit(3)
     moved = tree.largest_difference(first.state["theta"], run.snapshot().state["theta"])
     assert moved == 0.0
 
@@ -155,5 +155,5 @@ def test_labels_of_several_outputs():
         TDCD(local_steps=1, batch=None, lr=0.1),
         Task({"a": linear(3, 2)}, "squared"),
         partition(x, y, {"a": 2}),
-    ).train(1)
+    ).fit(1)
     assert run.loss() == pytest.approx(float(F.mse_loss(run.predict(), y)), rel=1e-5)

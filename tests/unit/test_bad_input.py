@@ -179,7 +179,7 @@ def test_a_client_without_rows_is_allowed_and_takes_no_step():
         for engine in ("stacked", "reference")
     }
     for run in runs.values():
-        run.train(2)
+        run.fit(2)
     a, b = (run.export("bank").weight for run in runs.values())
     assert torch.allclose(a, b)
 
@@ -243,7 +243,7 @@ def test_a_schedule_may_only_name_who_is_there():
 
 def test_negative_step_sizes_of_a_function():
     with pytest.raises(SettingError, match="step sizes cannot be negative"):
-        Run(TDCD(batch=9, lr=lambda t: -1.0), task(), placement()).train(1)
+        Run(TDCD(batch=9, lr=lambda t: -1.0), task(), placement()).fit(1)
 
 
 def test_tasks_of_the_wrong_things():
@@ -260,7 +260,7 @@ def test_exports_by_the_right_name():
     with pytest.raises(SettingError, match="nothing is trained yet"):
         run.export("ash")
     with pytest.raises(SettingError, match="there is no silo 'ahs'; did you mean 'ash'"):
-        run.train(1).export("ahs")
+        run.fit(1).export("ahs")
 
 
 def test_presence_is_a_probability():
@@ -350,7 +350,7 @@ def test_labels_are_needed_where_they_are_said_to_be():
         Run(TDCDPrivateLabels(batch=5, labels_at="brich"), task(), rows)
     with pytest.raises(DataError, match="the pool takes labels from the first silo"):
         Run(Central(batch=5), task(), rows)
-    Run(TDCDPrivateLabels(batch=5, labels_at="birch"), task(), rows).train(1)
+    Run(TDCDPrivateLabels(batch=5, labels_at="birch"), task(), rows).fit(1)
 
 
 def test_private_labels_have_no_form_with_a_head():
@@ -365,18 +365,18 @@ def test_divergence_stops_the_run_and_keeps_the_last_good_state(engine):
     rows = partition(x, torch.ones(20), {"a": 3, "b": 2})
     run = Run(TDCD(lr=1e12, batch=10), learn, rows, engine=engine)
     with pytest.raises(NotFiniteError, match=r"round 0: NaN or infinity in update from client a/0"):
-        run.train(5)
+        run.fit(5)
     assert run.round == 0
     calm = Run(TDCD(lr=1.2, batch=20, local_steps=3), learn, rows, engine=engine)
     with pytest.raises(NotFiniteError, match=r"from client [ab]/\d"):
-        calm.train(2000)
+        calm.fit(2000)
     assert calm.round > 0
     assert torch.isfinite(calm.predict()).all()
     assert calm.snapshot().round == calm.round
 
 
 def test_rows_to_predict_must_fit():
-    run = Run(TDCD(batch=10), task(), placement()).train(1)
+    run = Run(TDCD(batch=10), task(), placement()).fit(1)
     with pytest.raises(DataError, match=r"trained on silos .* not on \['ash', 'birch'\]"):
         run.predict(placement(silos=2))
     other = partition(
@@ -395,7 +395,7 @@ def test_divergence_at_a_hub_stops_the_run_too(engine):
     learn = Task(dict.fromkeys("ab", linear(2, 1)), "squared")
     run = Run(Central(lr=1e12, batch=10, local_steps=20), learn, rows, engine=engine)
     with pytest.raises(NotFiniteError, match="round 0: NaN or infinity in theta at hub a"):
-        run.train(3)
+        run.fit(3)
 
 
 def test_both_engines_blame_the_same_client():
@@ -415,6 +415,6 @@ def test_both_engines_blame_the_same_client():
     said = []
     for engine in ("stacked", "reference"):
         with pytest.raises(NotFiniteError, match="in embedding from client a/") as problem:
-            Run(TDCD(batch=None), Task({"a": Bomb}, "squared"), rows, engine=engine).train(1)
+            Run(TDCD(batch=None), Task({"a": Bomb}, "squared"), rows, engine=engine).fit(1)
         said.append(str(problem.value))
     assert said[0] == said[1]

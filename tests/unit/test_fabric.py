@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedloom import TDCD, Central, Everyone, Run, Scripted, Task, linear, partition
+from fedloom import TDCD, Central, Run, Task, linear, partition
 from fedloom.data.placement import Placement
 from fedloom.engines.party import PartyEngine
 from fedloom.engines.stacked import StackedEngine
@@ -14,7 +14,7 @@ from fedloom.engines.waits import Waits
 from fedloom.errors import LocalError, NotFiniteError, PlacementError, ProtocolError, SettingError
 from fedloom.federation.messages import Kind
 from fedloom.federation.placed import Rows
-from fedloom.federation.schedule import Moment
+from fedloom.federation.schedule import Everyone, Moment, Scripted
 from fedloom.federation.topology import SERVER, Client
 from fedloom.run import reference
 from fedloom.testing import placement, task
@@ -439,7 +439,7 @@ def test_text_ids_and_whole_number_features():
     learn = Task({"text": table, "table": linear(2, 6)}, "squared", head=linear(6))
     for algorithm in (Central(batch=4, lr=0.01), TDCD(batch=4, lr=0.01)):
         a, b = (
-            Run(algorithm, learn, rows, engine=engine, precision="float64").train(2).predict()
+            Run(algorithm, learn, rows, engine=engine, precision="float64").fit(2).predict()
             for engine in ("stacked", "reference")
         )
         assert a.shape == (8, 1)

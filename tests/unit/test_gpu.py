@@ -17,7 +17,7 @@ def test_the_gpu_gives_the_numbers_of_the_cpu(algorithm, engine):
         cpu, gpu = (
             Run(
                 example, task(), placement(), precision="float64", device=device, engine=engine
-            ).train(3)
+            ).fit(3)
             for device in ("cpu", "cuda")
         )
         found = tree.map_tensors(lambda a: a.cpu(), example.blocks(gpu.fed, gpu.state))

@@ -166,7 +166,7 @@ def test_frozen_parameters_stay_and_are_not_sent():
     module = make()
     module[0].requires_grad_(False)
     rows = partition({"a": torch.randn(10, 4)}, torch.ones(10), {"a": 2})
-    run = Run(TDCD(batch=5), Task({"a": module}, "squared"), rows).train(3)
+    run = Run(TDCD(batch=5), Task({"a": module}, "squared"), rows).fit(3)
     assert torch.equal(run.export("a")[0].weight, module[0].weight)
     assert not torch.equal(run.export("a")[2].weight, module[2].weight)
     sent = next(entry.bytes for entry in run.ledger if entry.kind == "model")
@@ -214,7 +214,7 @@ def test_the_papers_models_in_both_engines(name):
     rows = partition(x, torch.arange(20) % 2, {"a": [2, 1, 0], "b": 2}, seed=1)
     algorithm = TDCD(local_steps=2, lr=0.1, batch=8)
     runs = [
-        Run(algorithm, Task(dict.fromkeys("ab", make), "cross-entropy"), rows, **options).train(2)
+        Run(algorithm, Task(dict.fromkeys("ab", make), "cross-entropy"), rows, **options).fit(2)
         for options in (
             {"precision": "float64", "engine": "reference"},
             {"precision": "float64", "chunk": 2},
@@ -253,7 +253,7 @@ def test_a_given_module_is_where_training_starts_and_is_left_alone():
     rows = partition(x, torch.ones(10), {"a": 2})
     run = Run(TDCD(batch=5), Task({"a": module}, "squared"), rows)
     assert torch.equal(run.fed.parts.value["a"].initial(run.fed.streams).block["weight"], before)
-    run.train(1)
+    run.fit(1)
     assert torch.equal(module.weight, before)
     assert not torch.equal(run.export("a").weight, before)
 
@@ -299,7 +299,7 @@ def test_a_client_without_rows_is_no_trouble_to_any_model():
     rows = partition(x, torch.arange(12) % 2, {"a": [1, 1, 0]})
     found = [
         Run(TDCD(batch=6), Task({"a": Standardised}, "cross-entropy"), rows, engine=engine)
-        .train(3)
+        .fit(3)
         .predict()
         for engine in ("stacked", "reference")
     ]
@@ -313,5 +313,5 @@ def test_padding_is_never_zeros(engine):
     rows = partition(x, torch.arange(20) % 2, {"a": [3, 1, 0], "b": [1, 5]}, seed=2)
     algorithm = TDCD(local_steps=3, lr=0.1, batch=4, minibatch="fresh")
     run = Run(algorithm, Task(dict.fromkeys("ab", Direction), "cross-entropy"), rows, engine=engine)
-    run.train(6)
+    run.fit(6)
     assert torch.isfinite(run.predict()).all()

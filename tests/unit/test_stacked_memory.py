@@ -20,7 +20,7 @@ def peak():  # of this program: getrusage's peak is inherited from whoever start
     return int(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read()).group(1))
 
 before = peak()
-run.train(2)
+run.fit(2)
 print(peak() - before)
 """
 

@@ -9,7 +9,7 @@ must beat to be worth its exchange.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 import torch
 
@@ -29,9 +29,9 @@ HUB_SCORES = Kind("hub-scores", "a lone silo's scores, at prediction only", "sco
 @algorithms.register("alone")
 @dataclass(frozen=True)
 class Alone(TieredSGD):
-    """`combined`: predict by all lone silos together instead of each by itself."""
+    """Baseline without exchange: every silo trains on its own columns, with its own clients."""
 
-    combined: bool = False
+    combined: Annotated[bool, "predict by all lone silos together, not each by itself"] = False
 
     joint: ClassVar[bool] = False
 

@@ -11,7 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -147,17 +147,16 @@ class Algorithm(ABC):
 
 @dataclass(frozen=True)
 class MinibatchSGD(Algorithm):
-    """local_steps is Q, lr is eta, batch is B (None: all rows), l2 the weight of |theta|^2 / 2.
+    """Q local steps of SGD a round; the journal reuses one minibatch for them (Algorithm 1), ICASSP
+    draws Q fresh ones."""
 
-    minibatch: "reused" takes the Q steps of a round on one minibatch (journal, Algorithm 1),
-    "fresh" on Q different ones (ICASSP).
-    """
-
-    local_steps: int = 10
-    lr: float | StepSize = 0.1
-    batch: int | None = 100
-    minibatch: Literal["reused", "fresh"] = "reused"
-    l2: float = 0.0
+    local_steps: Annotated[int, "Q, the local steps of a round"] = 10
+    lr: Annotated[float | StepSize, "the step size, or a rule for it"] = 0.1
+    batch: Annotated[int | None, "B, the rows of a minibatch; none: all"] = 100
+    minibatch: Annotated[
+        Literal["reused", "fresh"], "one minibatch for the Q steps of a round, or Q of them"
+    ] = "reused"
+    l2: Annotated[float, "weight of |theta|^2 / 2"] = 0.0
 
     def check(self, task: Task, placement: Placement) -> None:
         whole("local_steps (Q)", self.local_steps)

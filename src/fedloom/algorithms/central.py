@@ -8,7 +8,7 @@ counts a row each time it is drawn.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import torch
 from torch import Tensor
@@ -38,9 +38,9 @@ Thetas = dict[str, Theta]
 @algorithms.register("central")
 @dataclass(frozen=True)
 class Central(MinibatchSGD):
-    """Q steps of SGD a round on the pooled rows, at the first silo's hub."""
+    """Pooled baseline: Q steps of SGD a round on everyone's raw rows, at the first silo's hub."""
 
-    local_steps: int = 1
+    local_steps: Annotated[int, "Q, the steps of a round"] = 1
 
     def check(self, task: Task, placement: Placement) -> None:
         super().check(task, placement)

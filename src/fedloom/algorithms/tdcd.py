@@ -18,7 +18,7 @@ Readings of the papers:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 import torch
 from torch import Tensor
@@ -47,7 +47,10 @@ Weighting = Literal["uniform", "participants", "rows"]
 class TieredSGD(MinibatchSGD):
     """What algorithms share whose hubs average their clients' blocks."""
 
-    weighting: Weighting = "uniform"
+    weighting: Annotated[
+        Weighting,
+        "of clients in the mean: all alike, all that had rows in the minibatch, or by their rows",
+    ] = "uniform"
 
     def check(self, task: Task, placement: Placement) -> None:
         super().check(task, placement)
@@ -91,7 +94,7 @@ class TieredSGD(MinibatchSGD):
 @algorithms.register("tdcd")
 @dataclass(frozen=True)
 class TDCD(TieredSGD):
-    """Labels at every client; embeddings at every hub."""
+    """Tiered decentralized coordinate descent: labels at every client, embeddings at every hub."""
 
     def check(self, task: Task, placement: Placement) -> None:
         super().check(task, placement)

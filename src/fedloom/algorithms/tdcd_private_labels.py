@@ -13,7 +13,7 @@ train it, which is another algorithm (split learning).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple, Self
+from typing import Annotated, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -49,7 +49,7 @@ GRADIENT = Kind("gradient", "the derivatives of a client's own rows", "joint")
 class TDCDPrivateLabels(TieredSGD):
     """TDCD whose labels stay in the silo `labels_at` (default: the first silo)."""
 
-    labels_at: str | None = None
+    labels_at: Annotated[str | None, "the silo that holds the labels; none: the first"] = None
 
     takes_head: ClassVar[bool] = False
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, count, islice, product
 from string import ascii_lowercase
-from typing import Literal, TypeVar, get_args
+from typing import Annotated, Literal, TypeVar, get_args
 
 import numpy as np
 
@@ -41,34 +41,38 @@ T = TypeVar("T")
 class Partition:
     """How to cut a set: the [partition] section of a run file.
 
-    `silos`: their names, or a number (then they are called a, b, c, ...). Without it: the silos of
-    `columns`, one for each cell of `grid`, one for each block of a set of several blocks (named
-    after them in "views"), else two.
-    `vertical`: "contiguous", "random", "correlated", "importance" deal out columns (of images,
-    flattened pixels; of sequences, features); "columns" takes lists of names or numbers;
-    "halves" (strips side by side) and "grid" cut images; "views" gives whole blocks. Without it:
-    "columns" or "grid" where those are given, else "views" for several blocks, "halves" for
-    images, "contiguous" for the rest.
-    `columns`: silo -> columns, or in "views" silo -> blocks. `grid`: [rows, columns].
-    `clients`: in every silo, silo by silo, or by the silo's name; called "0", "1", ...
-    `horizontal`: "random" cuts a permutation in equal blocks, "sizes" in proportions (for all
-    silos, or by silo), "dirichlet" draws each class's shares with `alpha`, "key" makes one client
-    of each value of a key. "sizes" and "key" themselves say how many clients there are.
-    `mirrored`: the same rows at client k of every silo. `labels_at`: who holds labels (all).
+    Without `silos`: those of `columns`, one for each cell of `grid`, one for each block of a set of
+    several blocks (named after them in "views"), else two. Without `vertical`: "columns" or "grid"
+    where those are given, else "views" for several blocks, "halves" for images, "contiguous" for
+    the rest. "sizes" and "key" themselves say how many clients there are.
     """
 
-    silos: int | list[str] | None = None
-    vertical: Vertical | None = None
-    columns: dict[str, list[str | int]] | None = None
-    grid: list[int] | None = None
-    clients: int | list[int] | dict[str, int] = CLIENTS
-    horizontal: Horizontal = "random"
-    sizes: list[float] | dict[str, list[float]] | None = None
-    alpha: float = 0.5
-    key: str | None = None
-    mirrored: bool = False
-    labels_at: str | list[str] | None = None
-    seed: int = 0
+    silos: Annotated[
+        int | list[str] | None, "their names, or a number of them: a, b, c, ...; none: by the data"
+    ] = None
+    vertical: Annotated[
+        Vertical | None, "how columns, pixels or views are dealt out; none: by the data"
+    ] = None
+    columns: Annotated[
+        dict[str, list[str | int]] | None, "silo -> its columns (or, in `views`, its blocks)"
+    ] = None
+    grid: Annotated[list[int] | None, "[rows, columns] of image patches"] = None
+    clients: Annotated[
+        int | list[int] | dict[str, int], "in every silo, silo by silo, or by the silo's name"
+    ] = CLIENTS
+    horizontal: Annotated[
+        Horizontal,
+        "`random` cuts a permutation in equal blocks, `sizes` in proportions, `dirichlet` draws "
+        "each class's shares, `key` makes a client of each value of a key",
+    ] = "random"
+    sizes: Annotated[
+        list[float] | dict[str, list[float]] | None, "proportions of rows, for all silos or by silo"
+    ] = None
+    alpha: Annotated[float, "of `dirichlet`: the smaller, the more unequal"] = 0.5
+    key: Annotated[str | None, "of `key`: one of the set's keys"] = None
+    mirrored: Annotated[bool, "the same rows at client k of every silo"] = False
+    labels_at: Annotated[str | list[str] | None, "the silos that hold labels; none: all"] = None
+    seed: Annotated[int, "of what is drawn here"] = 0
 
     def cut(self, data: Dataset) -> Cut:
         """Draw it."""

@@ -55,9 +55,7 @@ class Federated:
                 "shape": list(self.train.x[silo].shape[1:]),
                 "columns": list(self.columns.get(silo, ())),
                 "labels": self.train.y[silo] is not None,
-                "clients": {
-                    name: [a, b] for name, a, b in zip(names, train, test, strict=True)
-                },
+                "clients": {name: [a, b] for name, a, b in zip(names, train, test, strict=True)},
                 "classes": self._classes_held(silo),
             }
         rows = {"train": self.train.size, "test": self.test.size if self.test is not None else 0}

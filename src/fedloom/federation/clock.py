@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import permutations
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,21 +30,28 @@ from .topology import SERVER, Topology
 class Network:
     """The `[network]` of a run file, in any unit of time.
 
-    `t_comm`: between two hubs one way; between a hub and a client there and back. `t_comp`: one
-    local step at a client of speed 1. `bandwidth`: bytes in a unit of time, on every link (None: no
-    limit). `latency` (one way), `bandwidths` and `speed` say otherwise for some, by name: "bank" is
-    hub bank with each of its clients (or those clients), "bank/north" one client, "bank-insurer"
-    two hubs, "server-bank" a hub and the server. `speed_spread`: sigma of the lognormal speeds that
-    are drawn for clients from the run's seed, around 1 or their silo's speed.
+    `latency`, `bandwidths` and `speed` name those that differ: "bank" is hub bank with each of its
+    clients (or those clients), "bank/north" one client, "bank-insurer" two hubs, "server-bank" a
+    hub and the server.
     """
 
-    t_comm: float = 10.0
-    t_comp: float = 1.0
-    bandwidth: float | None = None
-    latency: dict[str, float] = field(default_factory=dict)
-    bandwidths: dict[str, float] = field(default_factory=dict)
-    speed: dict[str, float] = field(default_factory=dict)
-    speed_spread: float = 0.0
+    t_comm: Annotated[float, "between two hubs one way; between hub and client there and back"] = (
+        10.0
+    )
+    t_comp: Annotated[float, "one local step at a client of speed 1"] = 1.0
+    bandwidth: Annotated[float | None, "bytes in a unit of time, on every link; none: no limit"] = (
+        None
+    )
+    latency: Annotated[
+        dict[str, float], 'one way, of some links: `"bank"`, `"bank/north"`, `"bank-insurer"`'
+    ] = field(default_factory=dict)
+    bandwidths: Annotated[dict[str, float], "of some links"] = field(default_factory=dict)
+    speed: Annotated[
+        dict[str, float], 'of some clients: `"bank/north" = 0.5` is half as fast, `"bank"` all'
+    ] = field(default_factory=dict)
+    speed_spread: Annotated[
+        float, "sigma of the lognormal speeds drawn for clients from the run's seed"
+    ] = 0.0
 
     def check(self, topology: Topology) -> None:
         """Refuse numbers that mean nothing, and names of what is not there."""

@@ -67,9 +67,20 @@ class Ledger:
         """(tier, direction, kind) -> (messages, bytes) of one round."""
         return dict(self._rounds.get(round, {}))
 
+    def lines(self) -> dict[Line, tuple[int, int]]:
+        """(tier, direction, kind) -> (messages, bytes) of all rounds."""
+        alike = Counter(map(id, self._rounds.values()))  # rounds that cost the same share a record
+        found: dict[Line, tuple[int, int]] = {}
+        for lines in {id(lines): lines for lines in self._rounds.values()}.values():
+            times = alike[id(lines)]
+            for line, (messages, size) in lines.items():
+                before = found.get(line, (0, 0))
+                found[line] = (before[0] + times * messages, before[1] + times * size)
+        return dict(sorted(found.items()))
+
     def total(self, tier: Tier | None = None) -> int:
         """Bytes so far, of one tier or of both."""
-        return sum(entry.bytes for entry in self if tier in (None, entry.tier))
+        return sum(size for line, (_, size) in self.lines().items() if tier in (None, line.tier))
 
     @staticmethod
     def merged(ledgers: Iterable[Ledger]) -> Ledger:

@@ -20,6 +20,9 @@ Direction = Literal["down", "up", "across"]
 RowWord = Literal["embedding", "joint", "scores", "views", "features", "label"]
 
 
+ABOUT: dict[str, str] = {}  # every kind there is -> what it carries, for people
+
+
 @dataclass(frozen=True)
 class Kind:
     """What a move carries. `row` for kinds whose payload has one entry a row."""
@@ -31,6 +34,7 @@ class Kind:
     def __post_init__(self) -> None:
         if self.name == "start":
             raise SettingError("a kind cannot be called 'start': that is the start of a round")
+        ABOUT.setdefault(self.name, self.about)
 
     def __str__(self) -> str:
         return self.name

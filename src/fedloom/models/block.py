@@ -25,6 +25,7 @@ class Block:
     def __init__(self, source: Source):
         if not isinstance(source, nn.Module) and not callable(source):
             raise ModelError(f"a block is a torch.nn.Module or makes one, not {source!r}")
+        self.source = source
         self._make = None if isinstance(source, nn.Module) else source
         self.module = copy.deepcopy(source) if isinstance(source, nn.Module) else _seeded(source, 0)
         # torch's recurrent layers have no sound batching rule: seen on torch 2.13, vmap of nn.LSTM

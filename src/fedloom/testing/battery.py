@@ -59,7 +59,7 @@ def _run(
         rows or placement(),
         **{"precision": "float64", "seed": 3, **options},
     )
-    return run.train(rounds)
+    return run.fit(rounds)
 
 
 def _blocks(run: Run) -> dict[str, Any]:
@@ -252,7 +252,7 @@ def resuming(algorithm: Algorithm) -> float:
         resumed = Run(
             algorithm, task(), placement(), precision="float64", seed=3, **options
         ).restore(stopped)
-        _same(_differ(resumed.train(4), straight), 0.0, f"resumed ({engine})")
+        _same(_differ(resumed.fit(4), straight), 0.0, f"resumed ({engine})")
         assert list(resumed.ledger) == list(straight.ledger), "the resumed run's ledger"
         assert resumed.record == straight.record, "the resumed run's record"
     return 0.0
@@ -265,7 +265,7 @@ def same_seed(algorithm: Algorithm) -> float:
     for seed in (3, 3, 4):
         losses: list[float] = []
         run = Run(algorithm, task(), rows, seed=seed, precision="float64")
-        run.train(2, on_round=lambda run, losses=losses: losses.append(run.loss()))  # type: ignore[misc]
+        run.fit(2, on_round=lambda run, losses=losses: losses.append(run.loss()))  # type: ignore[misc]
         curves.append((losses, list(run.ledger)))
     assert curves[0] == curves[1], "two runs of one seed have different records"
     assert curves[0][0] != curves[2][0], "two seeds have the same records"
@@ -290,7 +290,7 @@ def learning(algorithm: Algorithm) -> float:
     """(10) The loss falls."""
     run = Run(algorithm, task(), placement(), seed=3, precision="float64")
     before = run.loss()
-    after = run.train(30).loss()
+    after = run.fit(30).loss()
     assert after < 0.95 * before, f"the loss went from {before:.4f} to {after:.4f}"
     return 0.0
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
@@ -48,7 +48,9 @@ FILES = {
     ),
     folder="house_prices_ames",
 )
-def ames(files: Files, which: Which = "2930") -> Dataset:
+def ames(
+    files: Files, which: Annotated[Which, "the full table of houses, or the competition's"] = "2930"
+) -> Dataset:
     """Features and price standardised; `which` file, by its number of rows."""
     choice("ames: which", which, Which)
     file, key = FILES[which]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
@@ -69,7 +69,12 @@ def people(form: Form, columns: dict[str, Array]) -> dict[str, Array]:
     ),
     folder="parkinsons_speech",
 )
-def parkinson(files: Files, form: Form = "patients") -> Dataset:
+def parkinson(
+    files: Files,
+    form: Annotated[
+        Form, "a row a patient, a row a recording, or the smaller Oxford set"
+    ] = "patients",
+) -> Dataset:
     """Standardised features; the same patients are for testing in `patients` and `recordings`."""
     choice("parkinson: form", form, Form)
     columns = table(files[FILES[form]])

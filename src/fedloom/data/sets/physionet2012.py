@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
@@ -39,7 +39,13 @@ ARRAYS = ("X", "mask", "static", "static_names", "y", "ids")
     ),
     folder="physionet2012",
 )
-def physionet2012(files: Files, test_set: TestSet = "b", channels: Channels = 76) -> Dataset:
+def physionet2012(
+    files: Files,
+    test_set: Annotated[TestSet, "which of the challenge's other sets is for testing"] = "b",
+    channels: Annotated[
+        Channels, "37: values; 74: with whether each was measured; 76: age and gender too"
+    ] = 76,
+) -> Dataset:
     """Set a for training, set b or c for testing. Channels: 37 readings, 37 times whether one was
     taken in that hour, age, gender (or the first 37 or 74 of these); readings and age are
     standardised over set a."""

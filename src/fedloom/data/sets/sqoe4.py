@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
@@ -51,7 +51,11 @@ CONDITION = ("content", "encoder", "abr", "trace")
     ),
     folder="video_qoe_sqoe4",
 )
-def sqoe4(files: Files, device: Device = "hdtv", threshold: float = 60.0) -> Dataset:
+def sqoe4(
+    files: Files,
+    device: Annotated[Device, "the screen it was watched on"] = "hdtv",
+    threshold: Annotated[float, "mean opinion score from which a stream is well rated"] = 60.0,
+) -> Dataset:
     """Positive where the mean opinion score (0 to 100) reaches the threshold."""
     choice("sqoe4: device", device, Device)
     columns = table(files["waterloo_sqoe4_1350.csv.gz"])

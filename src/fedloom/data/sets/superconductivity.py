@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
 
 from ...errors import DataError, SettingError
@@ -28,7 +30,11 @@ TEST_SHARE = 1_263 / 21_263  # the papers train on 20,000 rows
     ),
     folder="superconductivity",
 )
-def superconductivity(files: Files, rows: int | None = None, standardise: bool = True) -> Dataset:
+def superconductivity(
+    files: Files,
+    rows: Annotated[int | None, "only the first so many (the file is sorted); none: all"] = None,
+    standardise: Annotated[bool, "centre and scale columns and labels"] = True,
+) -> Dataset:
     """`rows` takes the first rows: the file is sorted by family of material, so they are hotter
     than the rest."""
     columns = common.table(files["superconductivity.parquet"])

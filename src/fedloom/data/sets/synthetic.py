@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -16,12 +17,12 @@ from .bundled import split
 
 @dataset("synthetic", about="made up: any number of rows and features, any goal, from a seed")
 def synthetic(
-    rows: int = 1000,
-    features: int = 20,
-    goal: Goal = "binary",
-    classes: int = 3,
-    noise: float = 0.1,
-    seed: int = 0,
+    rows: Annotated[int, "how many rows"] = 1000,
+    features: Annotated[int, "how many columns"] = 20,
+    goal: Annotated[Goal, "what the labels are"] = "binary",
+    classes: Annotated[int, "how many classes, where there are classes"] = 3,
+    noise: Annotated[float, "sigma of the noise on the scores"] = 0.1,
+    seed: Annotated[int, "of all of it"] = 0,
 ) -> Dataset:
     """Normal features; scores are a random linear map of them, plus noise."""
     if rows < 4 or features < 1 or classes < 2 or noise < 0:

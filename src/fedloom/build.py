@@ -1,0 +1,104 @@
+"""From a run file to a run: data, placement, task, algorithm, baselines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .algorithms import Alone, Central
+from .algorithms.base import Algorithm
+from .config.runfile import RunFile
+from .data import catalog
+from .data.cut import Cut, place
+from .data.federated import Federated
+from .data.tables import read_tables
+from .errors import DataError, InputError, SettingError
+from .federation.schedule import Drawn, Everyone
+from .models.task import Task
+from .run import Run
+
+
+def build_data(file: RunFile, cut: Cut | None = None) -> Federated:
+    """The rows of a run file, placed; `cut` instead of drawing one."""
+    settings = dict(file.values["data"])
+    if "silos" in settings:
+        files, salt_file = settings.pop("silos"), settings.pop("salt_file")
+        salt = None if salt_file is None else _salt(Path(salt_file))
+        return read_tables(files, salt=salt, **settings)
+    name, folder = settings.pop("name"), settings.pop("folder")
+    data = catalog.load(name, folder, settings.pop("verify"), **settings)
+    saved = file.values["partition"]["file"]
+    if cut is None:
+        cut = Cut.load(saved) if saved else file.partition.cut(data)
+    return replace(place(data, cut), sources=data.sources, notes=(data.note,) if data.note else ())
+
+
+def _salt(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as problem:
+        raise DataError(f"salt_file {path}: cannot be read ({problem})") from None
+
+
+def build_task(file: RunFile, data: Federated) -> Task:
+    settings = dict(file.values["model"])
+    return Task.of(data, settings.pop("name"), **settings)
+
+
+def build_run(
+    file: RunFile, data: Federated, task: Task | None = None, algorithm: Algorithm | None = None
+) -> Run:
+    """A run that has not begun; `algorithm` in place of the file's own."""
+    engine = file.engine
+    everyone = engine.presence == 1
+    return Run(
+        algorithm or file.algorithm,
+        task or build_task(file, data),
+        data,
+        seed=engine.seed,
+        engine=engine.name,
+        schedule=Everyone() if everyone else Drawn(engine.presence, seed=engine.seed),
+        precision=engine.precision,
+        device=engine.device,
+        chunk=engine.chunk,
+        network=file.network,
+    )
+
+
+def build_parts(file: RunFile, data: Federated) -> dict[str, Run]:
+    """The run itself, and its baselines with the settings they share with it."""
+    if file.engine.threads is not None:
+        torch.set_num_threads(file.engine.threads)
+    task, own = build_task(file, data), file.algorithm
+    parts = {file.values["algorithm"]["name"]: build_run(file, data, task)}
+    for name in file.evaluation.baselines:
+        with _of("baseline", name):
+            if name in parts:
+                raise SettingError("it is the algorithm itself")
+            parts[name] = build_run(file, data, task, baseline(name, own))
+    return parts
+
+
+def baseline(name: str, own: Algorithm) -> Algorithm:
+    """A baseline with the step sizes, minibatches and so on of the algorithm it stands beside."""
+    kind: type[Any] = Central if name == "central" else Alone
+    settings = {
+        field.name: getattr(own, field.name)
+        for field in fields(kind)
+        if field.init and hasattr(own, field.name)
+    }
+    return kind(**settings, **({"combined": True} if name == "no-exchange" else {}))
+
+
+@contextmanager
+def _of(what: str, name: str) -> Iterator[None]:
+    """Say which part of a run file an error is about."""
+    try:
+        yield
+    except InputError as problem:
+        raise type(problem)(f"{what} {name}: {problem}") from None

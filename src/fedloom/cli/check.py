@@ -1,0 +1,70 @@
+"""fedloom check: everything a run would do before its first round."""
+
+from __future__ import annotations
+
+import argparse
+
+from ..build import build_data, build_parts
+from ..config.runfile import RunFile
+from . import common
+
+
+def add(verbs: common.Verbs) -> None:
+    one = common.add_verb(
+        verbs,
+        "check",
+        act,
+        "validate a run file and its data, without training",
+        """
+        Read a run file and its data, cut them, build and check the models, and say who would hold
+        what and what a round would send. Nothing is trained and nothing is written.
+
+          fedloom check digits.toml --set partition.clients=20
+        """,
+    )
+    common.add_run_file(one)
+    common.add_json(one)
+
+
+def act(chosen: argparse.Namespace) -> None:
+    file = RunFile.read(chosen.file, chosen.set)
+    data = build_data(file)
+    parts = build_parts(file, data)
+    run = next(iter(parts.values()))
+    summary = data.summary()
+    weights = run.facts().model
+    bill = run.algorithm.bill(run.facts())
+    sent = {tier: sum(b for line, (_, b) in bill.items() if line.tier == tier) for tier in TIERS}
+    if chosen.json:
+        held = {"data": summary, "notes": list(data.notes), "parts": list(parts)}
+        common.print_json({**held, "model_bytes": dict(weights), "round_bytes": sent})
+        return
+    rows = summary["rows"]
+    print(f"{chosen.file}: sound")
+    print(f"data: {data.name}, {rows['train']} training rows, {rows['test']} test rows")
+    for note in data.notes:
+        print(f"note: {note}")
+    common.print_table(
+        ("silo", "clients", "rows each", "row shape", "labels", "model"),
+        [
+            (
+                silo,
+                len(held["clients"]),
+                _range([train for train, _ in held["clients"].values()]),
+                " x ".join(map(str, held["shape"])),
+                "yes" if held["labels"] else "no",
+                common.human_bytes(weights[silo]),
+            )
+            for silo, held in summary["silos"].items()
+        ],
+    )
+    told = ", ".join(f"{common.human_bytes(sent[tier])} {words}" for tier, words in TIERS.items())
+    print(f"a round sends at most {told}; {file.rounds} rounds; parts: {', '.join(parts)}")
+
+
+TIERS = {"bottom": "inside silos", "top": "between hubs"}
+
+
+def _range(numbers: list[int]) -> str:
+    low, high = min(numbers), max(numbers)
+    return str(low) if low == high else f"{low} to {high}"

@@ -1,0 +1,79 @@
+"""What several verbs share: options, tables, JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+Verbs = Any
+
+
+def add_verb(
+    verbs: Verbs, name: str, action: Callable[[argparse.Namespace], None], help: str, about: str
+) -> argparse.ArgumentParser:
+    """A verb with its own --help."""
+    one: argparse.ArgumentParser = verbs.add_parser(
+        name,
+        help=help,
+        description=textwrap.dedent(about).strip(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    one.set_defaults(action=action)
+    return one
+
+
+def add_run_file(one: argparse.ArgumentParser, nargs: str | None = None) -> None:
+    one.add_argument("file", nargs=nargs, type=Path, metavar="RUN.toml", help="the run file")
+    add_set(one)
+
+
+def add_set(one: argparse.ArgumentParser) -> None:
+    one.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="SECTION.KEY=VALUE",
+        help="override a key of the run file (again for more)",
+    )
+
+
+def add_json(one: argparse.ArgumentParser) -> None:
+    one.add_argument("--json", action="store_true", help="as JSON, for programs")
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Aligned columns; numbers to the right."""
+    rows = [["" if cell is None else str(cell) for cell in row] for row in rows]
+    widths = [max(len(row[i]) for row in [list(head), *rows]) for i in range(len(head))]
+    right = [all(_numeric(row[i]) for row in rows) and bool(rows) for i in range(len(head))]
+    for row in [list(head), *rows]:
+        cells = [
+            cell.rjust(width) if left else cell.ljust(width)
+            for cell, width, left in zip(row, widths, right, strict=True)
+        ]
+        print("  ".join(cells).rstrip())
+
+
+def _numeric(cell: str) -> bool:
+    return cell in ("", "-") or cell.split()[0].lstrip("-").replace(".", "", 1).isdigit()
+
+
+def human_bytes(size: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(size) < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+def shown(value: float | None) -> str:
+    """A metric for people."""
+    return "-" if value is None else f"{value:.4f}"

@@ -1,0 +1,49 @@
+"""fedloom compare: several runs in one figure."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ..report.compare import compare, compare_table
+from . import common
+
+
+def add(verbs: common.Verbs) -> None:
+    one = common.add_verb(
+        verbs,
+        "compare",
+        act,
+        "several runs in one figure",
+        """
+        Draw several runs in one figure, named by the settings they differ in; runs that differ
+        only in their seed are averaged. A sweep's folder stands for all its runs.
+
+          fedloom compare runs/q1 runs/q10 --metric accuracy --axis time --out q.png
+        """,
+    )
+    one.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="runs' folders")
+    one.add_argument("--metric", help="which metric, or train_loss (default: by the data's goal)")
+    one.add_argument(
+        "--axis", choices=["round", "iteration", "time", "bytes"], default="round", help="across"
+    )
+    one.add_argument("--out", type=Path, default=Path("compare.png"), metavar="FILE.png")
+    common.add_json(one)
+
+
+def act(chosen: argparse.Namespace) -> None:
+    folders = list(runs_in(chosen.folders))
+    if chosen.json:
+        common.print_json(compare_table(folders, chosen.metric))
+        return
+    print(compare(folders, chosen.out, chosen.metric, chosen.axis))
+
+
+def runs_in(folders: list[Path]) -> list[Path]:
+    """The folders, with a sweep's replaced by those of its runs."""
+    found: list[Path] = []
+    for folder in folders:
+        sweep = (folder / "sweep.json").is_file()
+        inside = sorted(path.parent for path in folder.glob("*/manifest.json")) if sweep else []
+        found += inside or [folder]
+    return found

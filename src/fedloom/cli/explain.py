@@ -1,0 +1,55 @@
+"""fedloom explain: who would send what to whom."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ..build import build_data, build_run
+from ..config.runfile import RunFile
+from ..errors import SettingError
+from ..explain import explain, explain_algorithm
+from ..registry import algorithms
+from . import common
+
+
+def add(verbs: common.Verbs) -> None:
+    one = common.add_verb(
+        verbs,
+        "explain",
+        act,
+        "every message that would leave every party",
+        """
+        Every message that would leave every party in a round: its kind, from whom to whom, shape,
+        bytes, protection; and a sequence diagram. Found by running one round of an algorithm (on a
+        small made-up federation) or of a run file (on its own data), message by message.
+
+          fedloom explain tdcd
+          fedloom explain digits.toml --draw messages.png
+        """,
+    )
+    one.add_argument("what", metavar="ALGORITHM|RUN.toml", help="a name, or a run file")
+    common.add_set(one)
+    one.add_argument("--draw", type=Path, metavar="FILE.png", help="draw the sequence diagram")
+    common.add_json(one)
+
+
+def act(chosen: argparse.Namespace) -> None:
+    if chosen.what in set(algorithms):
+        if chosen.set:
+            raise SettingError("--set needs a run file")
+        found = explain_algorithm(chosen.what)
+    elif Path(chosen.what).is_file():
+        file = RunFile.read(chosen.what, chosen.set)
+        found = explain(build_run(file, build_data(file)))
+    else:
+        known = ", ".join(algorithms)
+        raise SettingError(f"{chosen.what}: neither a run file nor an algorithm ({known})")
+    if chosen.json:
+        common.print_json(found.to_json())
+    else:
+        print(found.text())
+    if chosen.draw is not None:
+        found.draw(chosen.draw)
+        if not chosen.json:
+            print(f"\ndiagram: {chosen.draw}")

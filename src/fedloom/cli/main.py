@@ -1,0 +1,82 @@
+"""Parser, dispatch and exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from ..errors import (
+    DataError,
+    ExistsError,
+    FedLoomError,
+    InterruptedRun,
+    ModelError,
+    NotFiniteError,
+    SettingError,
+    WriteError,
+)
+from . import check, compare, data, explain, listing, report, run, sweep
+
+CODES: dict[type[BaseException], tuple[int, str]] = {
+    SettingError: (2, "a run file, a setting or an option cannot be"),
+    ModelError: (2, "a model does not fit"),
+    DataError: (3, "data are missing, damaged or do not fit"),
+    NotFiniteError: (4, "training diverged; what was done is saved"),
+    ExistsError: (5, "the output folder already holds something"),
+    WriteError: (6, "a file cannot be written (disk full, no permission)"),
+    InterruptedRun: (130, "interrupted; what was done is saved"),
+    KeyboardInterrupt: (130, "interrupted"),
+}
+
+ABOUT = """\
+Federated learning on data that is cut both ways: across silos (organisations with different
+features of the same people) and across the clients inside each silo."""
+
+FIRST = """\
+a first run:
+  fedloom run examples/digits.toml        train, compare with baselines, write a report
+  fedloom list                            algorithms, models, data sets and their settings
+  fedloom explain tdcd                    who would send what to whom
+
+exit codes: 0 done, 1 unexpected error, 2 run file or option wrong, 3 data wrong,
+  4 training diverged, 5 output folder in use, 6 cannot write, 130 interrupted (state saved)"""
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(
+        prog="fedloom",
+        description=ABOUT,
+        epilog=FIRST,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    top.add_argument("--version", action="version", version=f"fedloom {version('fedloom')}")
+    top.add_argument("--debug", action="store_true", help="show where an error came from")
+    verbs = top.add_subparsers(dest="verb", metavar="VERB", required=True)
+    for verb in (run, sweep, compare, report, listing, explain, data, check):
+        verb.add(verbs)
+    return top
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    chosen = parser().parse_args(arguments)
+    try:
+        chosen.action(chosen)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader of our output has gone: `fedloom list | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (FedLoomError, KeyboardInterrupt) as problem:
+        if chosen.debug:
+            raise
+        print(f"fedloom: {problem or 'interrupted'}", file=sys.stderr)
+        return code_of(problem)
+    return 0
+
+
+def code_of(problem: BaseException) -> int:
+    """The exit code of an error."""
+    return next((code for kind, (code, _) in CODES.items() if isinstance(problem, kind)), 1)

@@ -1,0 +1,51 @@
+"""Progress on a terminal: a bar for every part of a run; plain lines where there is no terminal."""
+
+from __future__ import annotations
+
+import sys
+from typing import TextIO
+
+from ..job import Watcher
+from ..progress import Bar, said
+from ..records.record import Record
+
+
+class Bars(Watcher):
+    """One bar a part."""
+
+    def part(self, name: str, rounds: int, done: int) -> None:
+        self._bar = Bar(rounds, done, show=True, name=name)
+
+    def round(self, done: int) -> None:
+        self._bar.step(done)
+
+    def record(self, record: Record) -> None:
+        self._bar.say(record)
+
+    def end(self) -> None:
+        self._bar.close()
+
+
+class Lines(Watcher):
+    """A line now and then, for logs."""
+
+    def __init__(self, out: TextIO | None = None):
+        self._out = out or sys.stderr
+        self._name, self._rounds, self._next = "", 0, 0
+
+    def part(self, name: str, rounds: int, done: int) -> None:
+        self._name, self._rounds, self._next = name, rounds, done
+
+    def record(self, record: Record) -> None:
+        if record.round >= self._next:
+            where = f"round {record.round} of {self._rounds}"
+            print(f"{self._name}: {where}, {said(record)}", file=self._out, flush=True)
+            self._next = record.round + max(1, self._rounds // 5)
+            self._next = min(self._next, max(self._rounds, record.round + 1))
+
+
+def watcher(quiet: bool) -> Watcher:
+    """What suits where we are."""
+    if quiet:
+        return Watcher()
+    return Bars() if sys.stderr.isatty() else Lines()

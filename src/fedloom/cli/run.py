@@ -1,0 +1,76 @@
+"""fedloom run: train what a run file describes."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ..config.runfile import RunFile
+from ..errors import SettingError
+from ..job import Job
+from ..records.metrics import HEADLINE
+from ..report.page import write_report
+from ..run import Run
+from . import common
+from .progress import watcher
+
+
+def add(verbs: common.Verbs) -> None:
+    one = common.add_verb(
+        verbs,
+        "run",
+        act,
+        "train what a run file describes, and write a report",
+        """
+        Train what a run file describes, beside the baselines it names, and write records,
+        checkpoints, the model and a report into a folder.
+
+          fedloom run digits.toml
+          fedloom run digits.toml --set algorithm.lr=0.05 --set engine.seed=3 --out runs/slow
+          fedloom run --resume runs/slow      after Ctrl-C, a crash or a full disk
+
+        Ctrl-C stops after the round that is going on and saves what was done (exit code 130).
+        """,
+    )
+    common.add_run_file(one, nargs="?")
+    one.add_argument("--out", type=Path, metavar="DIR", help="the folder to write to")
+    one.add_argument("--resume", type=Path, metavar="DIR", help="go on with the run in a folder")
+    one.add_argument("--quiet", action="store_true", help="no progress, no summary")
+
+
+def act(chosen: argparse.Namespace) -> None:
+    watch = watcher(chosen.quiet)
+    if chosen.resume is not None:
+        if chosen.file is not None or chosen.out is not None or chosen.set:
+            raise SettingError("--resume goes on with a run as it is: no run file, --set or --out")
+        job = Job.resume(chosen.resume, watch)
+    elif chosen.file is None:
+        raise SettingError("a run file is needed, or --resume DIR")
+    else:
+        file = RunFile.read(chosen.file, chosen.set)
+        folder = chosen.out or Path(file.output.folder or Path("runs") / chosen.file.stem)
+        job = Job.new(file.replaced("output", folder=str(folder)), folder, watch)
+    parts = job.go()
+    page = write_report(job.folder) if job.file.output.report else None
+    if not chosen.quiet:
+        summary(parts)
+        print(f"\nfolder: {job.folder}")
+        if page is not None:
+            print(f"report: {page}")
+
+
+def summary(parts: dict[str, Run]) -> None:
+    """What came of each part."""
+    goal = next(iter(parts.values())).task.loss.goal
+    metric = HEADLINE[goal] if goal else None
+    rows = []
+    for name, run in parts.items():
+        last = run.records[-1]
+        value = last.metrics.get(metric) if metric else None
+        sent = common.human_bytes(sum(last.bytes.values()))
+        time = "-" if last.time is None else f"{last.time:g}"
+        numbers = (common.shown(value), f"{last.train_loss:.4f}", sent, time, f"{last.wall:.1f} s")
+        rows.append((name, last.round, *numbers))
+    print()
+    head = (f"test {metric}" if metric else "test", "train loss", "sent", "time units", "seconds")
+    common.print_table(("", "rounds", *head), rows)

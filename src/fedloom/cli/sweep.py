@@ -1,0 +1,98 @@
+"""fedloom sweep: many runs from one run file."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from ..errors import FedLoomError, SettingError
+from ..report.compare import compare
+from ..sweep import Sweep, by_point
+from . import common
+from .compare import runs_in
+
+
+def add(verbs: common.Verbs) -> None:
+    one = common.add_verb(
+        verbs,
+        "sweep",
+        act,
+        "a grid of runs over any keys, with several seeds",
+        """
+        Run a grid over any keys of a run file, each point with several seeds, in parallel
+        processes. The same command again goes on with it: finished runs stay as they are.
+
+          fedloom sweep digits.toml --grid algorithm.local_steps=[1,10,20] --seeds 3
+          fedloom sweep digits.toml --grid algorithm.lr=[0.01,0.1,1] --best train_loss
+
+        Each run has its own folder, its output is in files/NAME.log; compare.png shows them all.
+        """,
+    )
+    common.add_run_file(one)
+    one.add_argument(
+        "--grid",
+        action="append",
+        default=[],
+        metavar="SECTION.KEY=[V,...]",
+        help="the values of a key (again for more keys: all combinations)",
+    )
+    one.add_argument("--seeds", type=int, default=1, metavar="N", help="seeds for each point")
+    one.add_argument("--out", type=Path, metavar="DIR", help="default: runs/NAME-sweep")
+    one.add_argument("--jobs", type=int, metavar="N", help="runs at a time (default: cores)")
+    one.add_argument(
+        "--best", default="train_loss", metavar="METRIC", help="which run to name as the best"
+    )
+    one.add_argument("--quiet", action="store_true", help="no progress")
+    common.add_json(one)
+
+
+def act(chosen: argparse.Namespace) -> None:
+    if chosen.jobs is not None and chosen.jobs < 1:
+        raise SettingError(f"--jobs must be at least 1, not {chosen.jobs}")
+    out = chosen.out or Path("runs") / f"{chosen.file.stem}-sweep"
+    sweep = Sweep.of(chosen.file, chosen.set, chosen.grid, chosen.seeds, out)
+    points = sweep.points()
+    jobs = min(chosen.jobs or os.cpu_count() or 1, len(points))
+    bar = tqdm(total=len(points), desc="sweep", unit="run", disable=chosen.quiet or None)
+
+    def tell(name: str, code: int) -> None:
+        bar.update(1)
+        if code:
+            log = out / "files" / f"{name}.log"
+            tqdm.write(f"{name}: failed with exit code {code} (see {log})", file=sys.stderr)
+
+    codes = sweep.go(jobs, tell)
+    bar.close()
+    results = sweep.results()
+    best = by_point(results, chosen.best)
+    if best:
+        compare([folder for folder in runs_in([out]) if folder.name in points], out / "compare.png")
+    if chosen.json:
+        common.print_json({"runs": results, "best": best})
+    else:
+        show(best, chosen.best)
+        print(f"folder: {out}")
+    failed = [name for name, code in codes.items() if code]
+    if failed:
+        raise FedLoomError(f"{len(failed)} of {len(points)} runs failed: {', '.join(failed)}")
+
+
+def show(best: list[dict[str, Any]], metric: str) -> None:
+    """The points of the grid, best first."""
+    keys = list(best[0]["settings"]) if best else []
+    common.print_table(
+        (*keys, metric, "lowest", "highest", "seeds"),
+        [
+            (
+                *one["settings"].values(),
+                *(common.shown(one[word]) for word in ("mean", "lowest", "highest")),
+                one["seeds"],
+            )
+            for one in best
+        ],
+    )

@@ -1,0 +1,1 @@
+"""Run files: one TOML file describes a run."""

@@ -1,0 +1,229 @@
+"""A run file: read, checked, overridden, written back with every default filled in."""
+
+from __future__ import annotations
+
+import copy
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from ..algorithms.base import Algorithm
+from ..data.cut import Partition
+from ..errors import SettingError, nearest
+from ..federation.clock import Network
+from ..registry import algorithms
+from . import sections
+from .convert import BadKey, plain_table, table
+from .fields import Field, fields_of
+from .lines import key_lines, line_of
+from .sections import Engine, Evaluation, Output
+
+SECTIONS = (
+    "data",
+    "partition",
+    "model",
+    "algorithm",
+    "engine",
+    "network",
+    "evaluation",
+    "output",
+)
+PATHS = (("data", "folder"), ("data", "salt_file"), ("partition", "file"))
+
+
+@dataclass(frozen=True)
+class RunFile:
+    """The sections, each {key: value}, complete. `source` is where it came from."""
+
+    values: Mapping[str, Mapping[str, Any]]
+    source: Path | None = None
+
+    @staticmethod
+    def read(path: str | Path, overrides: Sequence[str] = ()) -> RunFile:
+        """From a file; `overrides` are "section.key=value" texts."""
+        path = Path(path)
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as problem:
+            raise SettingError(f"{path}: cannot be read ({problem})") from None
+        return RunFile.parse(text, overrides, path)
+
+    @staticmethod
+    def parse(text: str, overrides: Sequence[str] = (), source: Path | None = None) -> RunFile:
+        """From TOML text; paths in it are relative to the file it came from."""
+        where = str(source) if source else "run file"
+        try:
+            raw = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as problem:
+            raise SettingError(f"{where}: not valid TOML: {problem}") from None
+        given = set()
+        for override in overrides:
+            given.add(override_key(raw, override))
+        try:
+            return RunFile(_absolute(_checked(raw), source), source)
+        except BadKey as problem:
+            name = ".".join(problem.path)
+            line = line_of(problem.path, key_lines(text))
+            if any(_about(key, problem.path, line) for key in given):
+                raise SettingError(f"--set {name}: {problem.problem}") from None
+            at = f"{where}:{line}" if line else where
+            raise SettingError(f"{at}: {name}: {problem.problem}") from None
+
+    # What it says
+
+    @property
+    def algorithm(self) -> Algorithm:
+        settings = dict(self.values["algorithm"])
+        name = settings.pop("name")
+        settings.pop("rounds")
+        return algorithms[name](**settings)
+
+    @property
+    def rounds(self) -> int:
+        return self.values["algorithm"]["rounds"]
+
+    @property
+    def partition(self) -> Partition:
+        settings = {key: v for key, v in self.values["partition"].items() if key != "file"}
+        return Partition(**settings)
+
+    @property
+    def engine(self) -> Engine:
+        return Engine(**self.values["engine"])
+
+    @property
+    def network(self) -> Network:
+        return Network(**self.values["network"])
+
+    @property
+    def evaluation(self) -> Evaluation:
+        return Evaluation(**self.values["evaluation"])
+
+    @property
+    def output(self) -> Output:
+        return Output(**self.values["output"])
+
+    @property
+    def every(self) -> int:
+        """Rounds between evaluations."""
+        return self.evaluation.every or max(1, self.rounds // 20)
+
+    @property
+    def checkpoint_every(self) -> int:
+        """Rounds between checkpoints."""
+        return self.output.checkpoint_every or self.every
+
+    def replaced(self, section: str, **values: Any) -> RunFile:
+        """The same with other values in one section."""
+        return RunFile({**self.values, section: {**self.values[section], **values}}, self.source)
+
+    def to_dict(self) -> dict[str, dict[str, Any]]:
+        """All sections, as TOML can say them."""
+        told = {}
+        for name in SECTIONS:
+            values = self.values[name]
+            shown = plain_table(_fields(name, values), values)
+            told[name] = {key: v for key, v in shown.items() if v != {}}
+        return told
+
+    def to_toml(self) -> str:
+        return tomli_w.dumps(self.to_dict())
+
+
+def _about(key: tuple[str, ...], path: tuple[str, ...], line: int | None) -> bool:
+    """Whether an override is what a problem is about: it set the key or a table around it, or made
+    a table that the file does not have."""
+    return path[: len(key)] == key or (line is None and bool(path) and key[: len(path)] == path)
+
+
+def override_key(raw: dict[str, Any], text: str) -> tuple[str, ...]:
+    """Write "a.b.c=value" into the tables; the value is TOML, or plain text."""
+    key, sign, value = text.partition("=")
+    parts = tuple(part.strip() for part in key.split("."))
+    if not sign or len(parts) < 2 or not all(parts):
+        raise SettingError(f"--set {text}: section.key=value is expected")
+    try:
+        parsed = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value.strip()
+    here = raw
+    for part in parts[:-1]:
+        here = here.setdefault(part, {})
+        if not isinstance(here, dict):
+            raise SettingError(f"--set {text}: {part} is not a table")
+    here[parts[-1]] = parsed
+    return parts
+
+
+def _fields(section: str, values: Mapping[str, Any]) -> dict[str, Field]:
+    path = (section,)
+    match section:
+        case "data":
+            return sections.data_fields(values, path)
+        case "partition":
+            return sections.partition_fields()
+        case "model":
+            name = values.get("name", sections.MODEL["name"].default)
+            return {**sections.MODEL, **sections.model_settings(name, path)}
+        case "algorithm":
+            return sections.algorithm_fields(values, path)
+        case "network":
+            return sections.network_fields()
+    return fields_of({"engine": Engine, "evaluation": Evaluation, "output": Output}[section])
+
+
+def _checked(raw: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    for name, values in raw.items():
+        if name not in SECTIONS:
+            raise BadKey((name,), f"unknown section{nearest(name, SECTIONS)}")
+        if not isinstance(values, Mapping):
+            raise BadKey((name,), f"a section [{name}] is expected")
+    if "data" not in raw:
+        raise BadKey((), "the section [data] is missing")
+    found = {}
+    for name in SECTIONS:
+        values, path = raw.get(name, {}), (name,)
+        if name == "model":
+            found[name] = sections.model_table(values, path)
+        else:
+            found[name] = table(_fields(name, values), values, path)
+    _sound(found)
+    return found
+
+
+def _sound(found: Mapping[str, Mapping[str, Any]]) -> None:
+    """Numbers that no run can have."""
+    for path, least in {
+        ("algorithm", "rounds"): 1,
+        ("evaluation", "every"): 1,
+        ("evaluation", "rows"): 1,
+        ("output", "checkpoint_every"): 1,
+        ("engine", "chunk"): 1,
+        ("engine", "threads"): 1,
+    }.items():
+        value = found[path[0]][path[1]]
+        if value is not None and value < least:
+            raise BadKey(path, f"must be at least {least}, not {value}")
+    if not 0 <= found["engine"]["presence"] <= 1:
+        raise BadKey(("engine", "presence"), "must be between 0 and 1")
+    if len(set(found["evaluation"]["baselines"])) < len(found["evaluation"]["baselines"]):
+        raise BadKey(("evaluation", "baselines"), "a baseline is named twice")
+
+
+def _absolute(found: dict[str, dict[str, Any]], source: Path | None) -> dict[str, dict[str, Any]]:
+    """Files named relative to the run file, wherever the run is started from."""
+    base = (source.parent if source else Path()).resolve()
+    found = copy.deepcopy(found)
+    for section, key in PATHS:
+        if found[section].get(key) is not None:
+            found[section][key] = str(base / found[section][key])
+    for silo, files in found["data"].get("silos", {}).items():
+        if isinstance(files, str):
+            found["data"]["silos"][silo] = str(base / files)
+        else:
+            found["data"]["silos"][silo] = {c: str(base / f) for c, f in files.items()}
+    return found

@@ -1,0 +1,170 @@
+"""The sections of a run file, and which keys each takes.
+
+Most keys are not declared here: they are the settings of the data set, the model and the algorithm
+that the section names, the fields of `Partition` and those of `Network`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from ..data import sets as _sets  # noqa: F401  (registers the data sets)
+from ..data.cut import Partition
+from ..data.tables import read_tables
+from ..errors import nearest
+from ..federation.clock import Network
+from ..models.task import Combine
+from ..registry import algorithms, datasets, losses, models
+from .convert import BadKey, Path, table
+from .fields import Field, fields_of
+
+FILLED = (
+    "inputs",
+    "channels",
+    "size",
+    "outputs",
+    "flatten",
+)  # a model's settings that follow from the data
+
+Baseline = Literal["central", "alone", "no-exchange"]
+
+
+@dataclass(frozen=True)
+class Engine:
+    """How the run is computed."""
+
+    name: Annotated[
+        Literal["stacked", "reference"],
+        "`stacked` is fast, `reference` runs every party by itself, slowly",
+    ] = "stacked"
+    seed: Annotated[int, "of the initial weights, the minibatches and who is present"] = 0
+    precision: Annotated[Literal["float32", "float64"], "of the model and its arithmetic"] = (
+        "float32"
+    )
+    device: Annotated[str, "`cpu`, `cuda`, `cuda:0`, ..."] = "cpu"
+    chunk: Annotated[int | None, "clients run at once; none: all of a silo"] = None
+    presence: Annotated[float, "the share of clients present in a round, drawn anew each round"] = (
+        1.0
+    )
+    threads: Annotated[int | None, "CPU threads; none: torch's choice"] = None
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """When the model is looked at, and what it is set beside."""
+
+    every: Annotated[int | None, "rounds between evaluations; none: about 20 in all"] = None
+    baselines: Annotated[
+        tuple[Baseline, ...],
+        "what else to train on the same rows: `central` (pooled), `alone` (every silo for "
+        "itself), `no-exchange` (lone silos, scores combined)",
+    ] = ()
+    rows: Annotated[int, "rows predicted at a time"] = 4096
+
+
+@dataclass(frozen=True)
+class Output:
+    """What is written, and where."""
+
+    folder: Annotated[str | None, "the run's folder; none: `runs/` and the run file's name"] = None
+    title: Annotated[str | None, "of the report"] = None
+    checkpoint_every: Annotated[
+        int | None, "rounds between checkpoints; none: as often as evaluated"
+    ] = None
+    report: Annotated[bool, "write the HTML report at the end"] = True
+    tensorboard: Annotated[bool, "also write TensorBoard events (extra `tensorboard`)"] = False
+    mlflow: Annotated[
+        str | None, "also log to this MLflow tracking address or folder (extra `mlflow`)"
+    ] = None
+
+
+NAMED = {
+    "name": Field("name", str, about="a registered set: `fedloom list datasets`"),
+    "folder": Field("folder", str | None, None, "where its files are; none: FEDLOOM_DATA"),
+    "verify": Field("verify", bool, True, "check the files against their checksums"),
+}
+OWN = {
+    "silos": Field(
+        "silos",
+        dict[str, dict[str, str] | str],
+        about="your own tables: `[data.silos.bank]` with a CSV or Parquet file for each client",
+    ),
+    **fields_of(read_tables, without=("files", "salt")),
+    "salt_file": Field("salt_file", str | None, None, "file with the salt of hashed ids"),
+}
+MODEL = {
+    "name": Field("name", str, "linear", "a registered model: `fedloom list models`"),
+    "loss": Field("loss", str | None, None, "none: by the goal of the data"),
+    "combine": Field("combine", Combine, "sum", "how the silos' embeddings meet"),
+    "embedding": Field(
+        "embedding", int | None, None, "width of each silo's embedding; needs a head"
+    ),
+    "head": Field("head", dict[str, Any] | None, None, "a model over the joint embedding"),
+    "silos": Field("silos", dict[str, dict[str, Any]], {}, "other settings for some silos"),
+}
+RUN = {
+    "name": Field("name", str, "tdcd", "a registered algorithm: `fedloom list algorithms`"),
+    "rounds": Field("rounds", int, 100, "communication rounds"),
+}
+CUT_FILE = Field("file", str | None, None, "take the cut from this file, written by another run")
+
+
+def data_fields(values: Mapping[str, Any], path: Path) -> dict[str, Field]:
+    if "silos" in values:
+        return OWN
+    if "name" not in values:
+        raise BadKey(path, "say `name`, a registered data set, or `silos`, your own tables")
+    entry = _known("data set", datasets, values["name"], (*path, "name"))
+    return {**NAMED, **fields_of(entry.load, without=("files",))}
+
+
+def model_settings(name: Any, path: Path) -> dict[str, Field]:
+    """What the run file may say about a model."""
+    return fields_of(_known("model", models, name, (*path, "name")), without=FILLED)
+
+
+def model_table(values: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    name = values.get("name", MODEL["name"].default)
+    found = table({**MODEL, **model_settings(name, path)}, values, path)
+    for silo, other in found["silos"].items():
+        where = (*path, "silos", silo)
+        mine = model_settings(other.get("name", name), where)
+        if other.get("name", name) == name:  # what is not said is as in the section
+            mine = {key: Field(key, f.hint, found[key], f.about) for key, f in mine.items()}
+        found["silos"][silo] = table({"name": Field("name", str, name), **mine}, other, where)
+    if found["head"] is not None:
+        where, head = (*path, "head"), found["head"]
+        fields = {"name": Field("name", str, "linear")}
+        fields |= model_settings(head.get("name", "linear"), where)
+        found["head"] = table(fields, head, where)
+    if found["loss"] is not None:
+        _known("loss", losses, found["loss"], (*path, "loss"))
+    return found
+
+
+def algorithm_fields(values: Mapping[str, Any], path: Path) -> dict[str, Field]:
+    name = values.get("name", RUN["name"].default)
+    return {**RUN, **fields_of(_known("algorithm", algorithms, name, (*path, "name")))}
+
+
+def partition_fields() -> dict[str, Field]:
+    return {**fields_of(Partition), "file": CUT_FILE}
+
+
+def network_fields() -> dict[str, Field]:
+    return fields_of(Network)
+
+
+def _known(what: str, registry: Any, name: Any, path: Path) -> Any:
+    if name not in set(registry):
+        raise BadKey(path, f"unknown {what} {name!r}{nearest(str(name), registry)}")
+    return registry[name]
+
+
+def about(thing: Any) -> str:
+    """The first paragraph of its documentation, on one line."""
+    text = inspect.getdoc(thing) or ""
+    return " ".join(text.split("\n\n")[0].split())

@@ -1,0 +1,222 @@
+"""A run in a folder: records, checkpoints, report; it can be stopped, killed and resumed.
+
+    run.toml  manifest.json  partition.json  records.jsonl  ledger.json  checkpoint.safetensors
+    model/  baselines/NAME/{records.jsonl, ledger.json, checkpoint.safetensors}  report.html
+
+Every part (the run itself, each baseline) trains to its end before the next begins. A part that was
+stopped goes on from its checkpoint, and its records are then those of an uninterrupted run: rounds
+draw from streams named by their number, and records later than the checkpoint are made again.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+from .build import build_data, build_parts
+from .config.runfile import RunFile
+from .data.cut import Cut
+from .data.federated import Federated
+from .errors import DataError, ExistsError, InterruptedRun
+from .federation.messages import ABOUT
+from .files import telling, write_json, write_text
+from .records.checkpoint import load_checkpoint, save_checkpoint
+from .records.manifest import Manifest
+from .records.record import Record, append_record, write_records
+from .records.writers import Writer, open_writers
+from .run import Run
+
+CHECKPOINT = "checkpoint.safetensors"
+
+
+class Watcher:
+    """Told how a job goes on; what a terminal or a notebook shows is derived from it."""
+
+    def part(self, name: str, rounds: int, done: int) -> None:
+        """A part begins, perhaps not from its start."""
+
+    def round(self, done: int) -> None:
+        """A round is done."""
+
+    def record(self, record: Record) -> None:
+        """The model was evaluated."""
+
+    def end(self) -> None:
+        """The part is over."""
+
+
+@dataclass
+class Job:
+    """A run file and the folder it writes to."""
+
+    file: RunFile
+    folder: Path
+    watcher: Watcher = field(default_factory=Watcher)
+    _stop: bool = False
+
+    @staticmethod
+    def new(file: RunFile, folder: Path, watcher: Watcher | None = None) -> Job:
+        """A job that has not begun. A folder that already holds a run is refused."""
+        if any((folder / name).exists() for name in ("manifest.json", "run.toml", CHECKPOINT)):
+            raise ExistsError(
+                f"{folder} already holds a run: go on with it (fedloom run --resume {folder}), or "
+                "name another folder (--out)"
+            )
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise ExistsError(f"{folder} is there already and is not empty: name another (--out)")
+        return Job(file, folder, watcher or Watcher())
+
+    @staticmethod
+    def resume(folder: Path, watcher: Watcher | None = None) -> Job:
+        """A job that was begun before."""
+        if not (folder / "run.toml").is_file():
+            raise DataError(f"{folder} holds no run to resume (no run.toml)")
+        return Job(RunFile.read(folder / "run.toml"), folder, watcher or Watcher())
+
+    def go(self) -> dict[str, Run]:
+        """Train every part that is not at its end yet."""
+        data = self._data()
+        parts = build_parts(self.file, data)  # everything is checked before anything is written
+        manifest = self._begin(data, parts)
+        with self._interruptible():
+            try:
+                for number, (name, run) in enumerate(parts.items()):
+                    self._train(name, run, number == 0)
+            except InterruptedRun:
+                manifest.stopped(self.folder)
+                raise
+        main = next(iter(parts.values()))
+        main.save(self.folder / "model")
+        manifest.finished(self.folder)
+        return parts
+
+    def folder_of(self, name: str, main: bool) -> Path:
+        return self.folder if main else self.folder / "baselines" / name
+
+    def _data(self) -> Federated:
+        saved = self.folder / "partition.json"
+        data = build_data(self.file, Cut.load(saved) if saved.is_file() else None)
+        begun = Manifest.read(self.folder)
+        if begun is not None and begun.values["sources"] != dict(data.sources):
+            raise DataError(f"{self.folder}: the data have changed since this run began")
+        return data
+
+    def _begin(self, data: Federated, parts: Mapping[str, Run]) -> Manifest:
+        begun = Manifest.read(self.folder)
+        if begun is not None:
+            return begun
+        with telling(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        write_text(self.folder / "run.toml", self.file.to_toml())
+        if data.cut is not None:
+            data.cut.save(self.folder / "partition.json")
+        return Manifest.begun(self.file, data, list(parts), self.folder)
+
+    def _train(self, name: str, run: Run, main: bool) -> None:
+        folder = self.folder_of(name, main)
+        with telling(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        output = self.file.output
+        events = folder / "tensorboard" if output.tensorboard else None
+        label = f"{output.title or self.folder.name} {name}"
+        with open_writers(events, output.mlflow, label, self.file.to_dict()) as writers:
+            part = Part(self, run, folder, writers)
+            part.restore()
+            self.watcher.part(name, self.file.rounds, run.round)
+            try:
+                part.train()
+            finally:
+                self.watcher.end()
+
+    @property
+    def stopping(self) -> bool:
+        return self._stop
+
+    @contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """Ctrl-C and a polite kill stop after the round that is going on; twice, at once."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def ask(number: int, frame: FrameType | None) -> None:
+            if self._stop:
+                raise KeyboardInterrupt
+            self._stop = True
+
+        before = {sign: signal.signal(sign, ask) for sign in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for sign, handler in before.items():
+                signal.signal(sign, handler)
+
+
+@dataclass
+class Part:
+    """One run of a job in its own folder."""
+
+    job: Job
+    run: Run
+    folder: Path
+    writers: list[Writer]
+    saved: int = -1  # the round of the checkpoint on disk
+
+    def restore(self) -> None:
+        """Back to the checkpoint; records that are newer are forgotten, and made again."""
+        path = self.folder / CHECKPOINT
+        if path.is_file():
+            found = load_checkpoint(path)
+            self.run.restore(found.snapshot(self.run.blank()))
+            self.run.records, self.run.wall = list(found.records), found.wall
+            self.saved = found.round
+        write_records(self.folder / "records.jsonl", self.run.records)
+
+    def train(self) -> None:
+        rounds = self.job.file.rounds
+        try:
+            if not self.run.records:
+                self._look()
+            if self.run.round < rounds:
+                self.run.fit(rounds, on_round=self._after)
+        finally:
+            self._ledger()
+
+    def _after(self, run: Run) -> None:
+        file, last = self.job.file, run.round == self.job.file.rounds
+        self.job.watcher.round(run.round)
+        if run.round % file.every == 0 or last:
+            self._look()
+        if run.round % file.checkpoint_every == 0 or last:
+            self._save()
+        if self.job.stopping and not last:
+            if self.saved != run.round:
+                self._save()
+            raise InterruptedRun(
+                f"stopped after round {run.round} of {file.rounds}; go on with "
+                f"fedloom run --resume {self.job.folder}"
+            )
+
+    def _look(self) -> None:
+        record = self.run.look(rows=self.job.file.evaluation.rows)
+        append_record(self.folder / "records.jsonl", record)
+        for writer in self.writers:
+            writer.write(record)
+        self.job.watcher.record(record)
+
+    def _save(self) -> None:
+        run = self.run
+        save_checkpoint(self.folder / CHECKPOINT, run.snapshot(), run.records, run.wall)
+        self.saved = run.round
+
+    def _ledger(self) -> None:
+        lines = [
+            {**line._asdict(), "about": ABOUT.get(line.kind, ""), "messages": n, "bytes": size}
+            for line, (n, size) in self.run.ledger.lines().items()
+        ]
+        write_json(self.folder / "ledger.json", {"rounds": self.run.round, "lines": lines})

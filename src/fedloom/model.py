@@ -1,0 +1,230 @@
+"""A trained model out of its run: predicts, is judged, is saved and loaded.
+
+On disk it is a folder: `model.safetensors` (weights) and `model.json` (which registered models they
+belong to, how silos prepare their tables, classes). Nothing in it is code; modules of your own are
+named when it is loaded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor, nn
+
+from .data.dataset import Goal
+from .data.placement import Placement
+from .data.prepare import Preparation
+from .data.tables import Files, IdKind, read_rows
+from .errors import DataError, ModelError, SettingError, nearest
+from .files import write_bytes, write_json
+from .losses import Loss
+from .models.library import Maker
+from .records.metrics import Metrics, metrics
+from .registry import losses, models
+
+How = Literal["joint", "combined", "alone"]
+Sources = Mapping[str, Any]
+
+FORM = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """`how` silos predict: "joint" (embeddings meet, then the head), "combined" (lone silos' scores
+    put together), "alone" (a silo by itself; say which with `at`). `facts` are for people."""
+
+    how: How
+    blocks: Mapping[str, nn.Module]
+    heads: Mapping[str, nn.Module | None]
+    combine: str
+    widths: Mapping[str, int]
+    loss: Loss
+    makers: Mapping[str, Maker | None]
+    head_maker: Maker | None = None
+    classes: tuple[str, ...] = ()
+    columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    preparation: Preparation | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def silos(self) -> tuple[str, ...]:
+        return tuple(self.blocks)
+
+    @property
+    def goal(self) -> Goal | None:
+        return self.loss.goal
+
+    def predict(self, x: Mapping[str, Tensor] | Placement, at: str | None = None) -> Tensor:
+        """Scores of rows: {silo: features}, the same rows in every silo, or a placement."""
+        x = x.x if isinstance(x, Placement) else x
+        if set(x) != set(self.silos):
+            raise DataError(f"a model of silos {list(self.silos)}, rows of {list(x)}")
+        if len({len(rows) for rows in x.values()}) != 1:
+            raise DataError("silos differ in their number of rows")
+        if self.how == "alone" and at not in self.blocks:
+            hint = nearest(at or "", self.silos)
+            raise SettingError(f"silos that trained alone predict alone: at={at!r}{hint}")
+        with torch.no_grad():
+            phis = {j: self._placed(j, self._embedded(j, x[j])) for j in self.silos}
+            if self.how == "joint":
+                return self._scores(self.silos[0], torch.stack(list(phis.values())).sum(0))
+            if at is not None and self.how == "alone":
+                return self._scores(at, phis[at])
+            return self.loss.combine([self._scores(j, phi) for j, phi in phis.items()])
+
+    def predict_tables(
+        self,
+        files: Files,
+        id: str = "id",
+        *,
+        at: str | None = None,
+        ids: IdKind = "plain",
+        salt: str | None = None,
+    ) -> tuple[Any, Tensor]:
+        """New tables, {silo: {client: path}} or {silo: path}: the ids that all silos have, and
+        their scores."""
+        if self.preparation is None:
+            raise DataError("this model was not trained on tables: it takes {silo: features}")
+        rows = read_rows(files, self.preparation, id=id, ids=ids, salt=salt)
+        return rows.ids, self.predict(rows, at)
+
+    def probabilities(self, scores: Tensor) -> Tensor:
+        """Scores as probabilities: of class 1, or of each class."""
+        if self.goal == "binary":
+            return scores.sigmoid()[:, 0]
+        if self.goal == "classes":
+            return scores.softmax(1)
+        raise ModelError("only classes have probabilities")
+
+    def evaluate(self, placement: Placement, at: str | None = None) -> Metrics:
+        """Test metrics of a placement with labels."""
+        if self.goal is None:
+            raise ModelError("a loss of your own has no metrics: use predict")
+        return metrics(self.goal, self.predict(placement, at), placement.labels())
+
+    def _embedded(self, silo: str, x: Tensor) -> Tensor:
+        block = self.blocks[silo]
+        like = next(iter(block.parameters()), None)
+        if like is not None:
+            x = x.to(like.device, like.dtype) if x.is_floating_point() else x.to(like.device)
+        return block(x)
+
+    def _placed(self, silo: str, phi: Tensor) -> Tensor:
+        if self.combine == "sum":
+            return phi
+        silos, widths = list(self.widths), list(self.widths.values())
+        before = sum(widths[: silos.index(silo)])
+        return F.pad(phi, (before, sum(widths) - before - phi.shape[-1]))
+
+    def _scores(self, silo: str, joint: Tensor) -> Tensor:
+        head = self.heads[silo]
+        return joint if head is None else head(joint)
+
+    # On disk
+
+    def save(self, folder: str | PathLike[str]) -> Path:
+        """Into a folder; a model that is there already is replaced."""
+        folder = Path(folder)
+        tensors: dict[str, Tensor] = {}
+        for kind, modules in (("block", self.blocks), ("head", self.heads)):
+            for silo, module in modules.items():
+                state = {} if module is None else module.state_dict()
+                for name, value in state.items():
+                    tensors[f"{kind}/{silo}/{name}"] = value.detach().cpu().contiguous().clone()
+        write_bytes(folder / "model.safetensors", save(tensors))
+        write_json(folder / "model.json", self._described())
+        return folder
+
+    def _described(self) -> dict[str, Any]:
+        known = [name for name in losses if type(losses[name]()) is type(self.loss)]
+        return {
+            "form": FORM,
+            "how": self.how,
+            "combine": self.combine,
+            "loss": known[0] if known else None,
+            "widths": dict(self.widths),
+            "blocks": {j: None if m is None else m.describe() for j, m in self.makers.items()},
+            "head": None if self.head_maker is None else self.head_maker.describe(),
+            "has_head": any(head is not None for head in self.heads.values()),
+            "classes": list(self.classes),
+            "columns": {silo: list(names) for silo, names in self.columns.items()},
+            "preparation": None if self.preparation is None else self.preparation.to_json(),
+            "facts": dict(self.facts),
+        }
+
+
+def load_model(
+    folder: str | PathLike[str],
+    *,
+    blocks: Sources | None = None,
+    head: Any = None,
+    loss: Loss | None = None,
+) -> Model:
+    """A saved model. Modules of your own (functions that make them) are given again: `blocks`
+    {silo: function}, `head`, and a `loss` of your own."""
+    folder = Path(folder)
+    try:
+        told = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+        tensors = load_file(folder / "model.safetensors")
+        if told["form"] != FORM:
+            raise DataError(f"{folder}: a model of another version of fedloom")
+        makers = {silo: _maker(given, silo, blocks) for silo, given in told["blocks"].items()}
+        head_maker = _maker(told["head"], "head", {"head": head}) if told["has_head"] else None
+        made = {silo: maker() for silo, maker in makers.items()}
+        heads = {silo: None if head_maker is None else head_maker() for silo in made}
+        for kind, modules in (("block", made), ("head", heads)):
+            for silo, module in modules.items():
+                _fill(module, tensors, f"{kind}/{silo}/")
+        prepared = told["preparation"]
+        return Model(
+            told["how"],
+            made,
+            heads,
+            told["combine"],
+            told["widths"],
+            loss or losses[told["loss"] or ""](),
+            {silo: maker if isinstance(maker, Maker) else None for silo, maker in makers.items()},
+            head_maker if isinstance(head_maker, Maker) else None,
+            tuple(told["classes"]),
+            {silo: tuple(names) for silo, names in told["columns"].items()},
+            None if prepared is None else Preparation.from_json(prepared),
+            told["facts"],
+        )
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as problem:
+        if isinstance(problem, DataError | ModelError | SettingError):
+            raise
+        raise DataError(f"{folder} holds no model, or a damaged one ({problem})") from None
+
+
+def _maker(told: Mapping[str, Any] | None, name: str, own: Sources | None) -> Any:
+    if own is not None and own.get(name) is not None:
+        return own[name]
+    if told is None:
+        raise ModelError(
+            f"{name}: a module of your own is not saved as code; give the function that makes it"
+        )
+    settings = {key: _tuple(value) for key, value in told.items() if key != "name"}
+    return models[told["name"]](**settings)
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _fill(module: nn.Module | None, tensors: Mapping[str, Tensor], prefix: str) -> None:
+    if module is not None:
+        own = {n.removeprefix(prefix): v for n, v in tensors.items() if n.startswith(prefix)}
+        first = next((v for v in own.values() if v.is_floating_point()), None)
+        if first is not None:
+            module.to(first.dtype)
+        module.load_state_dict(own)
+        module.eval()

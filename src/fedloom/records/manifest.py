@@ -1,0 +1,105 @@
+"""What a run was made of, for whoever wants to make it again: manifest.json."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from ..config.runfile import RunFile
+from ..data.federated import Federated
+from ..errors import DataError
+from ..files import write_json
+
+NAME = "manifest.json"
+PACKAGES = ("fedloom", "torch", "numpy", "scikit-learn", "pyarrow", "safetensors")
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The manifest as it stands in a folder."""
+
+    values: dict[str, Any]
+
+    @staticmethod
+    def read(folder: Path) -> Manifest | None:
+        path = folder / NAME
+        if not path.is_file():
+            return None
+        try:
+            return Manifest(json.loads(path.read_text(encoding="utf-8")))
+        except ValueError as problem:
+            raise DataError(f"{path} is damaged: {problem}") from None
+
+    @staticmethod
+    def begun(file: RunFile, data: Federated, parts: Sequence[str], folder: Path) -> Manifest:
+        values = {
+            "fedloom": _version("fedloom"),
+            "algorithm": parts[0],
+            "title": file.output.title or f"{parts[0]} on {data.name}",
+            "created": _now(),
+            "finished": None,
+            "interrupted": False,
+            "parts": list(parts),
+            "config": file.to_dict(),
+            "data": data.summary(),
+            "notes": list(data.notes),
+            "sources": dict(data.sources),
+            "partition": "partition.json" if data.cut is not None else None,
+            "seed": file.engine.seed,
+            "versions": {"python": platform.python_version()}
+            | {name: found for name in PACKAGES if (found := _version(name))},
+            "commit": commit(),
+            "machine": {
+                "system": platform.platform(),
+                "cores": os.cpu_count(),
+                "device": file.engine.device,
+            },
+        }
+        return Manifest(values)._written(folder)
+
+    def finished(self, folder: Path) -> Manifest:
+        return self._with(folder, finished=_now(), interrupted=False)
+
+    def stopped(self, folder: Path) -> Manifest:
+        return self._with(folder, interrupted=True)
+
+    def _with(self, folder: Path, **values: Any) -> Manifest:
+        return Manifest({**self.values, **values})._written(folder)
+
+    def _written(self, folder: Path) -> Manifest:
+        write_json(folder / NAME, self.values)
+        return self
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def commit() -> str | None:
+    """The commit of the code that runs, where it is a checkout."""
+    try:
+        found = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=12"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            timeout=10,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return found.stdout.strip() if found.returncode == 0 else None

@@ -1,0 +1,115 @@
+"""What a run predicts, and how good that is: never part of its messages, ledger or clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from .algorithms.base import Step
+from .data.placement import Placement
+from .errors import DataError
+from .federation.fabric import Fabric
+from .federation.schedule import Everyone
+from .federation.topology import Topology
+from .records.metrics import Metrics, metrics
+from .records.record import Record
+
+if TYPE_CHECKING:
+    from .run import Run
+
+ROWS = 4096
+
+
+class Viewer:
+    """Predictions of one run. The engine of a placement is kept for the next look at it."""
+
+    def __init__(self, run: Run):
+        self._run = run
+        self._engines: dict[int, tuple[Placement, Fabric]] = {}
+
+    def scores(self, placement: Placement, rows: int = ROWS) -> dict[str, Tensor]:
+        """What every hub predicts for all rows, in the order of their ids; one hub's where all
+        predict the same. `rows` at a time."""
+        run, fed = self._run, self._engine(placement)
+        state = run.state if run.state is not None else run.algorithm.start(run.fed)
+        hubs = fed.silos if run.algorithm.predicts_alone else fed.silos[:1]
+        pieces: dict[str, list[Tensor]] = {hub: [] for hub in hubs}
+        for piece, start in enumerate(range(0, placement.size, rows)):
+            fed.begin(piece)
+            ids = torch.arange(start, min(start + rows, placement.size))
+            got = run.algorithm.predict(fed, state, Step(*fed.minibatch(ids)))
+            for hub in hubs:
+                value, mask = got.get(hub, "predict")
+                assert bool(mask.all())
+                pieces[hub].append(value.detach().cpu())
+        return {hub: torch.cat(parts) for hub, parts in pieces.items()}
+
+    def loss(self, placement: Placement, rows: int = ROWS) -> float:
+        """Mean loss over all rows; where silos predict alone, the mean over silos."""
+        loss = self._run.task.loss
+        labels = loss.labels(placement.labels(), self._run.shapes.dtype)
+        scores = self.scores(placement, rows).values()
+        return float(torch.stack([loss.rows(each, labels).mean() for each in scores]).mean())
+
+    def metrics(self, placement: Placement, rows: int = ROWS) -> dict[str, Metrics]:
+        """Metrics at every hub that predicts for itself."""
+        goal = self._run.task.loss.goal
+        if goal is None:
+            return {}
+        labels = placement.labels()
+        return {
+            hub: metrics(goal, scores, labels)
+            for hub, scores in self.scores(placement, rows).items()
+        }
+
+    def record(self, test: Placement | None, rows: int = ROWS) -> Record:
+        """The run as it stands."""
+        run = self._run
+        each = {} if test is None else self.metrics(test, rows)
+        alone = run.algorithm.predicts_alone
+        return Record(
+            round=run.round,
+            iteration=run.round * getattr(run.algorithm, "local_steps", 1),
+            time=run.time,
+            wall=run.wall,
+            bytes={"bottom": run.ledger.total("bottom"), "top": run.ledger.total("top")},
+            train_loss=self.loss(run.placement, rows),
+            metrics=mean_of(each),
+            by_silo=each if alone and each else None,
+        )
+
+    def _engine(self, placement: Placement) -> Fabric:
+        key = id(placement)
+        if key not in self._engines or self._engines[key][0] is not placement:
+            fed = self._run.engine(self._fitting(placement), Everyone())
+            self._engines[key] = (placement, fed)
+            while len(self._engines) > 2:  # training and test rows
+                del self._engines[next(iter(self._engines))]
+        return self._engines[key][1]
+
+    def _fitting(self, placement: Placement) -> Placement:
+        """Rows to predict, from the silos and in the shapes of the training rows."""
+        shapes = self._run.shapes
+        silos, clients = list(shapes.width), placement.topology.clients
+        if set(clients) != set(silos):
+            raise DataError(f"trained on silos {silos}, not on {list(clients)}")
+        for silo, (shape, _) in shapes.features.items():
+            if placement.x[silo].shape[1:] != shape:
+                got = tuple(placement.x[silo].shape[1:])
+                raise DataError(f"silo {silo}: features of shape {got}, trained on {shape}")
+        order = Topology({silo: clients[silo] for silo in silos}, placement.topology.server)
+        return replace(placement, topology=order)
+
+
+def mean_of(each: Mapping[str, Metrics]) -> Metrics:
+    """Metric by metric over silos; None where a silo has none."""
+    found: dict[str, Any] = {}
+    for name in next(iter(each.values()), {}):
+        values = [mine[name] for mine in each.values()]
+        known = [value for value in values if value is not None]
+        found[name] = sum(known) / len(known) if len(known) == len(values) else None
+    return found

@@ -1,0 +1,152 @@
+"""Run files: what they may say, what they are told when they may not, and that they come back."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedloom import TDCD, Cosine
+from fedloom.config.lines import key_lines
+from fedloom.config.reference import page
+from fedloom.config.runfile import SECTIONS, RunFile
+from fedloom.errors import SettingError
+
+ROOT = Path(__file__).parents[2]
+
+TEXT = """\
+[data]
+name = "digits"
+
+[partition]
+silos = ["north", "east"]
+clients = [3, 2]
+
+[model]
+name = "mlp"
+hidden = [8]
+
+[algorithm]
+name = "tdcd"
+lr = 0.1
+rounds = 4
+"""
+
+
+def test_defaults_are_filled_in():
+    file = RunFile.parse('[data]\nname = "iris"\n')
+    assert set(file.values) == set(SECTIONS)
+    assert file.algorithm == TDCD()
+    assert file.rounds == 100
+    assert file.every == 5
+
+
+def test_the_resolved_file_is_a_run_file():
+    file = RunFile.parse(TEXT, ["algorithm.batch=none", "network.speed={north = 2}"])
+    again = RunFile.parse(file.to_toml())
+    assert again.values == file.values
+    assert again.algorithm.batch is None
+    assert again.to_toml() == file.to_toml()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("lr = 0.1", "learning = 0.1", "14: algorithm.learning: unknown key 'learning'"),
+        ("lr = 0.1", "local_stepz = 1", "14: .* did you mean 'local_steps'"),
+        ("lr = 0.1", 'lr = "fast"', "14: algorithm.lr: a number or a table with a rule"),
+        ("lr = 0.1", "local_steps = 1.5", "14: .*a whole number is expected, not 1.5"),
+        ("lr = 0.1", "local_steps = true", "14: .*a whole number is expected, not true"),
+        ("lr = 0.1", 'weighting = "row"', "14: .*did you mean 'rows'"),
+        ("lr = 0.1", 'lr = {rule = "cosin"}', "14: .*did you mean 'cosine'"),
+        ("lr = 0.1", 'lr = {rule = "cosine", lr = 1}', "14: .*'steps' is missing"),
+        ("rounds = 4", "rounds = 0", "15: .*at least 1"),
+        ("hidden = [8]", 'hidden = ["a"]', "10: .*a whole number is expected"),
+        ("hidden = [8]", "", "8: model: the key 'hidden' is missing"),
+        ("clients = [3, 2]", 'clients = "many"', "6: partition.clients"),
+        ('name = "digits"', 'name = "digit"', "2: .*did you mean 'digits'"),
+        ('name = "digits"', 'name = "digits"\nflat = true', "3: data.flat: unknown key"),
+        ('name = "tdcd"', 'name = "tdc"', "13: .*did you mean 'tdcd'"),
+        ("[model]", "[modle]", "8: modle: unknown section; did you mean 'model'"),
+        ("[data]", "[data", "not valid TOML"),
+    ],
+)
+def test_what_a_mistake_is_told(old, new, told):
+    assert old in TEXT
+    with pytest.raises(SettingError, match=told):
+        RunFile.parse(TEXT.replace(old, new))
+
+
+def test_overrides():
+    file = RunFile.parse(
+        TEXT, ["algorithm.lr={rule = 'cosine', lr = 0.5, steps = 9}", "model.hidden=[4, 4]"]
+    )
+    assert file.algorithm.lr == Cosine(0.5, 9)
+    assert file.values["model"]["hidden"] == [4, 4]
+    assert RunFile.parse(TEXT, ["output.title=plain words"]).output.title == "plain words"
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("algorithm.lr", "section.key=value is expected"),
+        ("lr=3", "section.key=value is expected"),
+        ("engine.seed=x", "--set engine.seed: a whole number"),
+        ("engin.seed=1", "--set engin: unknown section; did you mean 'engine'"),
+        ("algorithm.lr.x.y=1", "is not a table"),
+    ],
+)
+def test_wrong_overrides(override, told):
+    with pytest.raises(SettingError, match=told):
+        RunFile.parse(TEXT, [override])
+
+
+def test_models_by_silo_and_heads():
+    more = '[model.silos.east]\nhidden = [5]\n[model.head]\nname = "mlp"\nhidden = [3]\n'
+    model = RunFile.parse(TEXT + more).values["model"]
+    assert model["silos"] == {"east": {"name": "mlp", "hidden": [5]}}
+    assert model["head"] == {"name": "mlp", "hidden": [3]}
+    with pytest.raises(SettingError, match=r"17: model\.silos.east\.width: unknown key"):
+        RunFile.parse(TEXT + "[model.silos.east]\nwidth = 5\n")
+
+
+def test_files_are_relative_to_the_run_file(tmp_path):
+    path = tmp_path / "deep" / "run.toml"
+    path.parent.mkdir()
+    path.write_text('[data.silos]\nbank = {north = "n.csv"}\nshop = "../s.csv"\n')
+    silos = RunFile.read(path).values["data"]["silos"]
+    assert Path(silos["bank"]["north"]) == tmp_path / "deep" / "n.csv"
+    assert Path(silos["shop"]).resolve() == tmp_path / "s.csv"
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(SettingError, match=r"run\.toml: cannot be read"):
+        RunFile.read(tmp_path / "run.toml")
+
+
+words = st.text("ab_-", min_size=1, max_size=4)
+values = st.recursive(
+    st.integers(-5, 5) | words,
+    lambda inner: st.dictionaries(words, inner, min_size=1, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.dictionaries(words, st.dictionaries(words, values, min_size=1), min_size=1))
+def test_lines_are_found(tables):
+    import tomli_w
+
+    text = tomli_w.dumps(tables)
+    lines = key_lines(text)
+    for path, line in lines.items():
+        here = tomllib.loads(text)
+        for key in path:
+            here = here[key]
+        assert path[-1] in text.splitlines()[line - 1]
+
+
+def test_the_reference_is_that_of_the_code():
+    told = (ROOT / "docs" / "run-file.md").read_text()
+    assert told == page(), "run: python -m fedloom.config.reference > docs/run-file.md"
