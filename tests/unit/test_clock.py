@@ -57,7 +57,7 @@ class TestThePapersModel:
     )
     def test_a_round_takes(self, algorithm, per_round, engine):
         times = []
-        run(algorithm, engine=engine).fit(ROUNDS, lambda r: times.append(r.time))
+        run(algorithm, engine=engine).fit(ROUNDS, on_round=lambda r: times.append(r.time))
         assert times == [per_round * (r + 1) for r in range(ROUNDS)]
 
     def test_a_shared_head_is_one_exchange_more(self):

@@ -1,0 +1,177 @@
+"""An explanation for a terminal: a table, who learns what, a sequence diagram."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ..federation.topology import Client
+from .explanation import Explanation, Line, Work, protection
+from .lanes import Lane, Repeat, arrows, counted, lanes_of, place_of, repeats
+
+SILOS = 2  # that have lanes of their own
+HEADER = ("move", "kind", "from", "to", "what", "messages", "bytes", "times", "protection")
+TO_THE_RIGHT = {0, 5, 6, 7}
+
+
+def text(explanation: Explanation) -> str:
+    parts = repeats(list(explanation.steps()))
+    many = explanation.topology.clients.values()
+    head = (
+        f"One round of {explanation.algorithm}, {len(many)} silos, "
+        f"{sum(map(len, many)):,} clients, everyone there"
+    )
+    blocks = [
+        [head],
+        [*_table(parts), "", *_totals(explanation)],
+        ["Who learns what", *_learns(explanation)],
+        ["In order", *_diagram(explanation, parts)],
+    ]
+    return "\n\n".join("\n".join(line.rstrip() for line in block) for block in blocks) + "\n"
+
+
+def _table(parts: Sequence[Repeat]) -> list[str]:
+    rows: list[tuple[str, ...]] = [HEADER]
+    for part in parts:
+        for turns in zip(*part.turns, strict=True):
+            if not isinstance(turns[0], Work):
+                for place, line in enumerate(turns[0]):
+                    again = [turn[place] for turn in turns if not isinstance(turn, Work)]
+                    rows.append(_row(line, again))
+    wide = [max(len(row[column]) for row in rows) for column in range(len(HEADER))]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if column in TO_THE_RIGHT else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, wide, strict=True))
+        )
+        for row in rows
+    ]
+    return [lines[0], "  ".join("-" * width for width in wide), *lines[1:]]
+
+
+def _row(line: Line, again: Sequence[Line]) -> tuple[str, ...]:
+    whole = line._replace(sent=tuple(message for each in again for message in each.sent))
+    return (
+        str(line.move),
+        line.kind,
+        line.source,
+        line.to,
+        whole.shape,
+        f"{line.messages:,}",
+        f"{line.bytes:,}",
+        str(len(again)),
+        protection(line.kind),
+    )
+
+
+def _totals(explanation: Explanation) -> Iterator[str]:
+    for tier, where in (("bottom", "inside silos"), ("top", "between hubs")):
+        found = [message.bytes for message in explanation.sent if message.tier == tier]
+        messages = "1 message" if len(found) == 1 else f"{len(found):,} messages"
+        yield f"In all {where}: {messages}, {sum(found):,} bytes"
+
+
+def _learns(explanation: Explanation) -> list[str]:
+    """By receiver, in words."""
+    about, found = explanation.about(), dict[str, dict[str, str]]()
+    silos: dict[str, set[str]] = {}
+    for line in explanation.lines():
+        silos.setdefault(line.kind, set()).update(_silos(line))
+    for line in explanation.lines():
+        everywhere = silos[line.kind] == set(explanation.topology.silos)
+        some = ", ".join(sorted(silos[line.kind]))
+        if line.tier == "top":
+            every = line.direction == "across"
+            who = "a hub, from every other hub" if every else f"{line.to}, from {line.source}"
+        elif line.direction == "down":
+            who = f"a client{'' if everywhere else f' of {some}'}, from its hub"
+        else:
+            who = f"{'a hub' if everywhere else f'hub {some}'}, from its clients"
+        found.setdefault(who[0].upper() + who[1:], {})[line.kind] = about[line.kind]
+    wide = max((len(kind) for kind in about), default=0)
+    lines = []
+    for who, kinds in found.items():
+        lines.append(f"  {who}:")
+        lines += [f"    {kind.ljust(wide)}  {words}" for kind, words in kinds.items()]
+    return lines or ["  Nobody sends anything."]
+
+
+def _silos(line: Line) -> set[str]:
+    ends = (party for message in line.sent for party in (message.source, message.to))
+    return {party.silo for party in ends if isinstance(party, Client)}
+
+
+class _Canvas:
+    """Lanes from top to bottom, one row of characters at a time."""
+
+    def __init__(self, lanes: Sequence[Lane], gap: int):
+        self.lanes, self.gap = lanes, gap
+        self.columns = [5 + gap // 2 + place * gap for place in range(len(lanes))]
+
+    def head(self, which: int) -> str:
+        row = [" "] * (self.columns[-1] + self.gap)
+        for column, lane in zip(self.columns, self.lanes, strict=True):
+            _write(row, column, lane.label[which])
+        return "".join(row)
+
+    def row(self) -> list[str]:
+        row = [" "] * (self.columns[-1] + self.gap // 2 + 2)
+        for column in self.columns:
+            row[column] = "|"
+        return row
+
+    def move(self, row: list[str], ends: Sequence[tuple[int, int]], label: str) -> None:
+        """One line of messages, from lane to lane."""
+        involved = sorted({place for pair in ends for place in pair})
+        low, high = self.columns[involved[0]], self.columns[involved[-1]]
+        row[low + 1 : high] = "-" * (high - low - 1)
+        for place in involved:
+            row[self.columns[place]] = "|"
+        for source, to in ends:
+            before = to > source
+            row[self.columns[to] + (-1 if before else 1)] = ">" if before else "<"
+        middle = (low + self.columns[involved[1]]) // 2
+        _write(row, middle, f" {label} ")
+
+
+def _write(row: list[str], middle: int, words: str) -> None:
+    start = middle - len(words) // 2
+    row[start : start + len(words)] = words
+
+
+def _diagram(explanation: Explanation, parts: Sequence[Repeat]) -> list[str]:
+    lanes = lanes_of(explanation, SILOS)
+    longest = max((len(line.kind) for line in explanation.lines()), default=0)
+    canvas = _Canvas(lanes, max(20, longest + 7))
+    lines = [canvas.head(0), canvas.head(1), "".join(canvas.row())]
+    for part in parts:
+        if part.times > 1:
+            lines.append(f"{part.times} times:".ljust(len(canvas.row()), "."))
+        for step in part.turns[0]:
+            row = canvas.row()
+            if isinstance(step, Work):
+                for place in step.places:
+                    party = Client(place, "") if step.at_clients else place
+                    lane = place_of(lanes, party)
+                    if lane is not None:
+                        _write(row, canvas.columns[lane], f"[{_steps(step.steps)}]")
+                lines.append("".join(row))
+            else:
+                lines.append(_move(canvas, row, step))
+        if part.times > 1:
+            lines.append("." * len(canvas.row()))
+    return [*lines, "".join(canvas.row())]
+
+
+def _move(canvas: _Canvas, row: list[str], step: Sequence[Line]) -> str:
+    for line in step:
+        ends = arrows(canvas.lanes, line)
+        if ends:
+            canvas.move(row, ends, line.kind)
+    number = str(step[0].move).rjust(3)
+    row[: len(number)] = number
+    count, total = sum(line.messages for line in step), sum(line.bytes for line in step)
+    return "".join(row) + counted(count, total)
+
+
+def _steps(count: int) -> str:
+    return "1 step" if count == 1 else f"{count:,} steps"

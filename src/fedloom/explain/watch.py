@@ -1,0 +1,134 @@
+"""A dry round, watched: one round of an algorithm on a reference engine of its own, of which every
+message and every declared local step is written down. The run it is made from is left alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .. import tree
+from ..algorithms.base import Algorithm
+from ..data.partition import partition
+from ..engines.party import PartyEngine
+from ..federation.local import Local
+from ..federation.messages import Direction, Key, Kind, Message, Tier
+from ..federation.placed import AtClients, AtHubs, Placed
+from ..federation.schedule import Everyone, Moment
+from ..federation.topology import Client
+from ..models.library import linear
+from ..models.task import Task
+from ..registry import algorithms
+from ..run import Run, play
+from ..transports.memory import MemoryTransport
+from .explanation import Explanation, Sent, Shape, Work
+
+
+def explain(run: Run) -> Explanation:
+    """Every message of a round of this run, if everyone is there."""
+    placement, fed = run.placement, run.fed
+    parties, notes = placement.topology.parties, _Notes()
+    watched = _Watched(
+        run.task,
+        run.shapes,
+        placement.view(parties),
+        hosted=parties,
+        transport=_Listening(parties, notes),
+        seed=fed.streams.seed,
+        schedule=Everyone(),
+        device=fed.device,
+    )
+    watched.notes = notes
+    for _ in play(watched, run.algorithm, 1):
+        pass
+    return Explanation(
+        _name(run.algorithm), placement.topology, notes.kinds, tuple(notes.sent), tuple(notes.work)
+    )
+
+
+def explain_algorithm(name: str) -> Explanation:
+    """Every message of a round of an algorithm with its default settings, on a small federation
+    that is made up: two silos with two clients each, 200 rows, linear blocks, three classes."""
+    draw = torch.Generator().manual_seed(0)
+    widths = {"bank": 4, "insurer": 3}
+    x = {silo: torch.randn(200, wide, generator=draw) for silo, wide in widths.items()}
+    y = torch.randint(3, (200,), generator=draw)
+    task = Task({silo: linear(wide, 3) for silo, wide in widths.items()}, "cross-entropy")
+    return explain(Run(algorithms[name](), task, partition(x, y, dict.fromkeys(x, 2))))
+
+
+def _name(algorithm: Algorithm) -> str:
+    known = (name for name in algorithms if algorithms[name] is type(algorithm))
+    return next(known, type(algorithm).__name__)
+
+
+class _Notes:
+    """What was seen so far; `kinds` and `directions` by number of the move."""
+
+    def __init__(self) -> None:
+        self.kinds: dict[int, Kind] = {}
+        self.directions: dict[int, Direction] = {}
+        self.sent: list[Sent] = []
+        self.work: list[Work] = []
+
+    def message(self, message: Message) -> None:
+        tier: Tier = "top"
+        direction = self.directions.get(message.key.move, "across")
+        if isinstance(message.to, Client):
+            tier, direction = "bottom", "down"
+        elif isinstance(message.source, Client):
+            tier, direction = "bottom", "up"
+        shapes = tuple(
+            Shape(name, tuple(a.shape), str(a.dtype).removeprefix("torch."))
+            for name, a in tree.named(message.payload).items()
+        )
+        size = tree.nbytes(message.payload)
+        move = message.key.move
+        self.sent.append(
+            Sent(move, message.kind, tier, direction, message.source, message.to, shapes, size)
+        )
+
+
+class _Listening(MemoryTransport):
+    """Writes down what it delivers in a round."""
+
+    def __init__(self, parties: Any, notes: _Notes):
+        super().__init__(parties)
+        self._notes = notes
+
+    def send(self, message: Message) -> None:
+        if message.key.move > 0:
+            self._notes.message(message)
+        super().send(message)
+
+
+class _Watched(PartyEngine):
+    """The reference engine; what messages do not tell is noted here."""
+
+    notes: _Notes
+
+    def _next(self, kind: Kind) -> tuple[Key, Moment]:
+        key, moment = super()._next(kind)
+        self.notes.kinds[key.move] = kind
+        return key, moment
+
+    def _post(
+        self, key: Key, kind: Kind, direction: Direction, source: str, to: str, payload: Any
+    ) -> Any:
+        self.notes.directions[key.move] = direction
+        return super()._post(key, kind, direction, source, to, payload)
+
+    def at_clients(self, f: Local, *values: Placed, steps: int = 0) -> AtClients[Any]:
+        if steps:
+            self.notes.work.append(Work(self.now.move, self.scope, True, steps))
+        return super().at_clients(f, *values, steps=steps)
+
+    def at_hubs(self, f: Local, *values: Placed, steps: int = 0) -> AtHubs[Any]:
+        if steps:
+            self.notes.work.append(Work(self.now.move, self.scope, False, steps))
+        return super().at_hubs(f, *values, steps=steps)
+
+    def at(self, party: str, f: Local, *values: Placed, steps: int = 0) -> AtHubs[Any]:
+        if steps:
+            self.notes.work.append(Work(self.now.move, (party,), False, steps))
+        return super().at(party, f, *values, steps=steps)

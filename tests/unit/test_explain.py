@@ -1,0 +1,148 @@
+"""Explain: every message of a round, as the ledger has it; the run is left alone."""
+
+import json
+
+import pytest
+import torch
+
+from fedloom import TDCD, Central, Drawn, Run, Task, TDCDPrivateLabels, linear, partition
+from fedloom.errors import SettingError
+from fedloom.explain import explain, explain_algorithm, protection
+from fedloom.explain.lanes import arrows, lanes_of, repeats
+from fedloom.federation.topology import Client
+from fedloom.registry import algorithms
+from fedloom.testing import placement, task
+
+
+def everything():
+    """Every registered algorithm's examples."""
+    return [example for name in algorithms for example in algorithms[name].examples()]
+
+
+def silos(count, algorithm=None):
+    """A run over so many silos."""
+    x = {f"silo {j}": torch.randn(40, 2) for j in range(count)}
+    rows = partition(x, torch.randint(0, 3, (40,)), dict.fromkeys(x, 2))
+    blocks = {silo: linear(2, 3) for silo in x}
+    return Run(algorithm or TDCD(batch=20), Task(blocks, "cross-entropy"), rows)
+
+
+@pytest.mark.parametrize("algorithm", everything(), ids=str)
+@pytest.mark.parametrize("head", [False, True], ids=["plain", "head"])
+def test_the_total_is_the_ledgers(algorithm, head):
+    run = Run(algorithm, task(head=head and algorithm.takes_head), placement(), seed=4)
+    found = explain(run)
+    run.fit(1)
+    assert found.total() == run.ledger.of_round(0)
+    sent = [message for mine in found.by_party().values() for message in mine]
+    assert sorted(map(str, sent)) == sorted(map(str, found.sent))
+    assert sum(line.bytes for line in found.lines()) == run.ledger.total()
+    assert sum(line.messages for line in found.lines()) == len(found.sent)
+
+
+def test_the_run_is_left_alone():
+    mine = Run(TDCD(local_steps=2, batch=12), task(), placement(), schedule=Drawn(0.5)).fit(2)
+    other = Run(TDCD(local_steps=2, batch=12), task(), placement(), schedule=Drawn(0.5)).fit(2)
+    fed, state, round = mine.fed, mine.state, mine.round
+    explain(mine)
+    assert (mine.fed is fed, mine.state is state, mine.round) == (True, True, round)
+    assert list(mine.ledger) == list(other.ledger)
+    assert torch.equal(mine.fit(4).predict(), other.fit(4).predict())
+
+
+def test_what_leaves_each_party():
+    found = explain_algorithm("tdcd")
+    leaves = found.by_party()
+    kinds = [message.kind for message in leaves[Client("bank", "0")]]
+    assert kinds == ["embedding", "update"]
+    across = [m for m in leaves["bank"] if m.kind == "hub-embedding"]
+    assert [m.to for m in across] == ["insurer"]
+    value, mask = across[0].shapes
+    assert (value.shape, value.dtype) == ((100, 3), "float32")
+    assert (mask.shape, mask.dtype) == ((100,), "bool")
+    assert across[0].bytes == 100 * 3 * 4 + 100
+    assert [(work.after, work.steps) for work in found.work] == [(4, 10)]
+
+
+def test_lines_are_grouped_for_people():
+    lines = explain(silos(3)).lines()
+    assert [(line.move, line.source, line.to) for line in lines[:1] + lines[6:7]] == [
+        (1, "hub silo 0", "each of 2 clients of silo 0"),
+        (3, "every hub", "every other hub"),
+    ]
+    assert lines[0].shape == "3x2 float32, 3 float32"
+    assert lines[6].messages == 6
+
+
+def test_a_big_model_is_summed_up():
+    line = next(line for line in explain(Run(TDCD(batch=9), task(), placement())).lines())
+    assert line.shape == "4 tensors, 43 numbers float32"
+
+
+@pytest.mark.parametrize("name", ["tdcd", "tdcd-private-labels", "central", "alone"])
+def test_in_words(name):
+    found = explain_algorithm(name)
+    text = found.text()
+    for kind, about in found.about().items():
+        assert kind in text
+        assert about in text
+    assert text.count(protection("any")) >= len(found.about())
+    assert "clients of" in text
+    assert "step" in text
+    assert f"{sum(m.bytes for m in found.sent if m.tier == 'bottom'):,} bytes" in text
+
+
+def test_steps_that_repeat_are_told_once():
+    found = explain_algorithm("tdcd-private-labels")
+    assert [part.times for part in repeats(list(found.steps()))] == [1, 10, 1]
+    text = found.text()
+    assert "10 times:" in text
+    assert text.count("derivatives of the loss") == 1
+    fresh = explain(silos(2, TDCDPrivateLabels(batch=10, local_steps=4, minibatch="fresh")))
+    assert [part.times for part in repeats(list(fresh.steps()))] == [1, 3, 1]
+
+
+def test_the_diagram_in_characters():
+    text = explain_algorithm("tdcd").text()
+    assert "|<- hub-embedding ->|" in text
+    assert "|<----- model ------|" in text
+    assert "|---- embedding --->|" in text
+    assert "[10 steps]" in text
+
+
+def test_json_is_json_and_whole():
+    found = explain_algorithm("central")
+    saved = json.loads(json.dumps(found.to_json()))
+    assert saved["algorithm"] == "central"
+    assert saved["bytes"] == sum(line["bytes"] for line in saved["lines"])
+    assert {line["protection"] for line in saved["lines"]} == {protection("any")}
+    assert set(saved["by_party"]) == {
+        "bank",
+        "insurer",
+        *(f"{s}/{k}" for s in ("bank", "insurer") for k in "01"),
+    }
+    assert saved["by_party"]["bank"] == []
+    assert saved["work"] == [{"after_move": 3, "at": "hubs", "places": ["bank"], "steps": 1}]
+
+
+def test_many_silos_share_a_lane():
+    found = explain(silos(12, TDCDPrivateLabels(batch=20, local_steps=2, labels_at="silo 9")))
+    lanes = lanes_of(found, 3)
+    assert [lane.party for lane in lanes] == [
+        "silo 0", "silo 0", "silo 1", "silo 1", "silo 9", "silo 9", ""
+    ]  # fmt: skip
+    collected = next(line for line in found.lines() if line.kind == "hub-embedding")
+    assert sorted(arrows(lanes, collected)) == [(1, 4), (2, 4), (6, 4)]
+    assert "10 more" in found.text()
+
+
+@pytest.mark.parametrize("count", [1, 2, 12])
+@pytest.mark.parametrize("algorithm", [TDCD(batch=20), Central(batch=20)], ids=["tdcd", "central"])
+def test_drawing(tmp_path, count, algorithm):
+    explain(silos(count, algorithm)).draw(tmp_path / "new" / "round.png")
+    assert (tmp_path / "new" / "round.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_name_nobody_knows():
+    with pytest.raises(SettingError, match="did you mean 'tdcd'"):
+        explain_algorithm("tdcdd")
