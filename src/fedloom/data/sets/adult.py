@@ -7,8 +7,7 @@ import numpy as np
 from ...errors import DataError
 from ..catalog import Files, dataset
 from ..dataset import Dataset
-from .bundled import split
-from .common import OWN_BUILD, block, labels, matrix, standardise, table
+from .common import OWN_BUILD, block, labels, matrix, split, standardise, table
 
 NUMBERS = ("age", "fnlwgt", "education_num", "capital_gain", "capital_loss", "hours_per_week")
 CATEGORIES = (

@@ -8,8 +8,7 @@ import numpy as np
 
 from ..catalog import Files, dataset
 from ..dataset import Dataset
-from .bundled import split
-from .common import OWN_BUILD, block, choice, matrix, standard_target, standardise, table
+from .common import OWN_BUILD, block, choice, matrix, split, standard_target, standardise, table
 
 Which = Literal["2930", "1460"]
 

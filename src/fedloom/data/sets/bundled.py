@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 
-from ...rng import Streams
 from ..catalog import dataset
 from ..dataset import Dataset, Goal
+from . import common
+
+Standardise = Annotated[bool, "centre and scale columns, and numbers to predict"]
 
 
-def split(size: int, share: float, name: str) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Which rows are for testing: a fixed share, drawn once and for all by the set's name."""
-    test = np.zeros(size, dtype=bool)
-    test[Streams(0).common("test rows", name).permutation(size)[: round(share * size)]] = True
-    return test
-
-
-def _table(name: str, bunch: Any, goal: Goal, classes: tuple[str, ...] = ()) -> Dataset:
+def _table(
+    name: str, bunch: Any, goal: Goal, standardise: bool, classes: tuple[str, ...] = ()
+) -> Dataset:
+    x, y, test = bunch.data, torch.tensor(bunch.target), common.split(len(bunch.data), 0.25, name)
+    note = ""
+    if standardise:
+        x = common.standardise(x, ~test)
+        if goal == "number":
+            y, note = common.standard_target(name, bunch.target, ~test)
     return Dataset(
         name=name,
-        ids=np.arange(len(bunch.data)),
-        blocks={"features": torch.tensor(bunch.data, dtype=torch.float32)},
-        y=torch.tensor(bunch.target),
-        test=split(len(bunch.data), 0.25, name),
+        ids=np.arange(len(x)),
+        blocks={"features": torch.tensor(x, dtype=torch.float32)},
+        y=y,
+        test=test,
         goal=goal,
         columns={"features": tuple(map(str, bunch.feature_names))},
         classes=classes,
+        note=note,
     )
 
 
@@ -42,36 +46,36 @@ def digits() -> Dataset:
         ids=np.arange(len(bunch.target)),
         blocks={"pixels": torch.tensor(bunch.images, dtype=torch.float32)[:, None] / 16},
         y=torch.tensor(bunch.target),
-        test=split(len(bunch.target), 0.25, "digits"),
+        test=common.split(len(bunch.target), 0.25, "digits"),
         goal="classes",
         classes=tuple("0123456789"),
     )
 
 
 @dataset("breast-cancer", about="569 biopsies, 30 features, benign or malignant (scikit-learn)")
-def breast_cancer() -> Dataset:
+def breast_cancer(standardise: Standardise = True) -> Dataset:
     from sklearn.datasets import load_breast_cancer
 
-    return _table("breast-cancer", load_breast_cancer(), "binary")
+    return _table("breast-cancer", load_breast_cancer(), "binary", standardise)
 
 
 @dataset("wine", about="178 wines, 13 features, 3 cultivars (scikit-learn)")
-def wine() -> Dataset:
+def wine(standardise: Standardise = True) -> Dataset:
     from sklearn.datasets import load_wine
 
-    return _table("wine", load_wine(), "classes", ("0", "1", "2"))
+    return _table("wine", load_wine(), "classes", standardise, ("0", "1", "2"))
 
 
 @dataset("iris", about="150 flowers, 4 features, 3 species (scikit-learn)")
-def iris() -> Dataset:
+def iris(standardise: Standardise = True) -> Dataset:
     from sklearn.datasets import load_iris
 
     bunch = load_iris()
-    return _table("iris", bunch, "classes", tuple(map(str, bunch.target_names)))
+    return _table("iris", bunch, "classes", standardise, tuple(map(str, bunch.target_names)))
 
 
 @dataset("diabetes", about="442 patients, 10 features, disease progression (scikit-learn)")
-def diabetes() -> Dataset:
+def diabetes(standardise: Standardise = True) -> Dataset:
     from sklearn.datasets import load_diabetes
 
-    return _table("diabetes", load_diabetes(), "number")
+    return _table("diabetes", load_diabetes(), "number", standardise)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ...errors import DataError, SettingError, nearest
-from .bundled import split
+from ...rng import Streams
 
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
@@ -73,6 +73,13 @@ def moments(x: Array, train: Mask) -> tuple[Array, Array]:
     # constant column of ordinary size with a deviation above zero.
     spread[seen.min(axis=0) == seen.max(axis=0)] = 1
     return seen.mean(axis=0), spread
+
+
+def split(size: int, share: float, name: str) -> Mask:
+    """Which rows are for testing: a fixed share, drawn once and for all by the set's name."""
+    test = np.zeros(size, dtype=bool)
+    test[Streams(0).common("test rows", name).permutation(size)[: round(share * size)]] = True
+    return test
 
 
 def standardise(x: Array, train: Mask) -> Array:

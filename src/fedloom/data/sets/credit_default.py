@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from ..catalog import Files, dataset
 from ..dataset import Dataset
-from .bundled import split
-from .common import OWN_BUILD, block, labels, matrix, standardise, table
+from .common import OWN_BUILD, block, labels, matrix, split, standardise, table
 
 MONTHS = range(1, 7)
 BLOCKS = {

@@ -6,8 +6,7 @@ import numpy as np
 
 from ..catalog import Files, dataset
 from ..dataset import Dataset
-from .bundled import split
-from .common import OWN_BUILD, arrays, block, labels, standardise
+from .common import OWN_BUILD, arrays, block, labels, split, standardise
 
 VIEWS = ("fou", "fac", "kar", "pix", "zer", "mor")
 

@@ -10,7 +10,7 @@ from ...errors import DataError, SettingError
 from ..catalog import Files, dataset
 from ..dataset import Dataset
 from . import common
-from .bundled import split
+from .common import split
 
 TARGET = "critical_temp"
 TEST_SHARE = 1_263 / 21_263  # the papers train on 20,000 rows

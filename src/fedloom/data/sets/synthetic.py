@@ -12,7 +12,7 @@ from ...errors import SettingError
 from ...rng import Streams
 from ..catalog import dataset
 from ..dataset import Dataset, Goal
-from .bundled import split
+from .common import split
 
 
 @dataset("synthetic", about="made up: any number of rows and features, any goal, from a seed")
