@@ -1,0 +1,202 @@
+"""Every verb, as a user types it; and the promise of names."""
+
+import argparse
+import json
+import subprocess
+import sys
+
+import pytest
+
+from fedloom.cli.main import CODES, parser
+
+from .conftest import records
+
+PROMISED = {
+    "": {"--help", "--version", "--debug"},
+    "run": {"file", "--set", "--out", "--resume", "--quiet"},
+    "sweep": {
+        *("file", "--set", "--grid", "--seeds", "--out", "--jobs", "--best", "--quiet", "--json")
+    },
+    "compare": {"folders", "--metric", "--axis", "--out", "--json"},
+    "report": {"folder"},
+    "list": {"kind", "--json"},
+    "explain": {"what", "--set", "--draw", "--json"},
+    "data": {"name", "--folder", "--verify", "--json"},
+    "check": {"file", "--set", "--json"},
+}
+
+
+def options(one):
+    return {
+        action.option_strings[-1] if action.option_strings else action.dest
+        for action in one._actions
+        if not isinstance(action, argparse._SubParsersAction)
+    }
+
+
+def test_commands_and_options_are_a_promise():
+    top = parser()
+    (verbs,) = (a for a in top._actions if isinstance(a, argparse._SubParsersAction))
+    assert options(top) == PROMISED[""]
+    found = {name: options(one) - {"--help"} for name, one in verbs.choices.items()}
+    assert found == {verb: names for verb, names in PROMISED.items() if verb}
+
+
+def test_every_verb_teaches(fedloom):
+    for verb in PROMISED:
+        code, out, _ = fedloom(*([verb] if verb else []), "--help")
+        assert code == 0
+        assert "fedloom" in out
+        assert not verb or f"  fedloom {verb}" in out, f"{verb} --help has no example"
+
+
+def test_exit_codes_are_told(fedloom):
+    _, out, _ = fedloom("--help")
+    for code, _ in CODES.values():
+        assert f" {code} " in out
+
+
+def test_run_and_report(fedloom, run_file, tmp_path):
+    code, out, err = fedloom("run", run_file, "--out", tmp_path / "a", "--set", "engine.seed=3")
+    assert code == 0, err
+    assert "tdcd: round 6 of 6" in err
+    assert str(tmp_path / "a" / "report.html") in out
+    told = records(tmp_path / "a")
+    assert [line["round"] for line in told] == [0, 2, 4, 6]
+    assert told[-1]["iteration"] == 12
+    assert told[-1]["time"] == 6 * (3 * 10 + 2 * 1)  # rounds x (3 t_comm + Q t_comp)
+    assert set(told[-1]["metrics"]) >= {"accuracy", "f1", "precision", "recall", "auroc", "auprc"}
+    manifest = json.loads((tmp_path / "a" / "manifest.json").read_text())
+    assert manifest["seed"] == 3
+    assert manifest["finished"]
+    assert manifest["data"]["rows"]["train"] + manifest["data"]["rows"]["test"] == 150
+    assert {"torch", "numpy"} <= set(manifest["versions"])
+    (tmp_path / "a" / "report.html").unlink()
+    assert fedloom("report", tmp_path / "a")[0] == 0
+    assert (tmp_path / "a" / "report.html").stat().st_size > 10_000
+
+
+def test_the_resolved_file_gives_the_same_run(fedloom, run_file, tmp_path):
+    fedloom("run", run_file, "--out", tmp_path / "a", "--set", "algorithm.rounds=2", "--quiet")
+    code, _, err = fedloom("run", tmp_path / "a" / "run.toml", "--out", tmp_path / "b", "--quiet")
+    assert code == 0, err
+    assert records(tmp_path / "a") == records(tmp_path / "b")
+
+
+def test_baselines(fedloom, run_file, tmp_path):
+    every = 'evaluation.baselines=["central", "alone", "no-exchange"]'
+    short = "algorithm.rounds=2"
+    code, out, err = fedloom("run", run_file, "--out", tmp_path, "--set", every, "--set", short)
+    assert code == 5  # tmp_path holds the run file
+    code, out, err = fedloom(
+        "run", run_file, "--out", tmp_path / "a", "--set", every, "--set", short
+    )
+    assert code == 0, err
+    for name in ("central", "alone", "no-exchange"):
+        assert name in out
+        assert len(records(tmp_path / "a" / "baselines" / name)) == 2
+    alone = records(tmp_path / "a" / "baselines" / "alone")[-1]
+    each = [metrics["accuracy"] for metrics in alone["by_silo"].values()]
+    assert alone["metrics"]["accuracy"] == pytest.approx(sum(each) / len(each))
+
+
+def test_compare(fedloom, run_file, tmp_path):
+    for lr in (0.01, 0.1):
+        setting = f"algorithm.lr={lr}"
+        fedloom("run", run_file, "--out", tmp_path / str(lr), "--set", setting, "--quiet")
+    both = (tmp_path / "0.01", tmp_path / "0.1")
+    code, out, _ = fedloom("compare", *both, "--out", tmp_path / "c.png", "--axis", "time")
+    assert code == 0
+    assert (tmp_path / "c.png").stat().st_size > 5_000
+    code, out, _ = fedloom("compare", *both, "--json", "--metric", "train_loss")
+    assert len(json.loads(out)) == 2
+    assert fedloom("compare", tmp_path / "nothing")[0] == 3
+
+
+def test_list(fedloom):
+    code, out, _ = fedloom("list", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert set(found) == {"algorithms", "models", "datasets", "losses"}
+    (tdcd,) = (entry for entry in found["algorithms"] if entry["name"] == "tdcd")
+    assert {"local_steps", "lr", "batch"} <= {field["name"] for field in tdcd["fields"]}
+    for kind, entries in found.items():
+        code, out, _ = fedloom("list", kind)
+        assert code == 0
+        for entry in entries:
+            assert entry["about"], f"{kind} {entry['name']} says nothing about itself"
+            assert entry["name"] in out
+            for field in entry["fields"]:
+                assert field["about"], f"{kind} {entry['name']}.{field['name']} has no words"
+
+
+def test_explain(fedloom, run_file, tmp_path):
+    code, out, _ = fedloom("explain", "tdcd")
+    assert code == 0
+    assert "hub-embedding" in out
+    code, out, _ = fedloom("explain", run_file, "--json", "--draw", tmp_path / "e.png")
+    assert code == 0
+    assert json.loads(out)
+    assert (tmp_path / "e.png").stat().st_size > 5_000
+    code, _, err = fedloom("explain", "tdcdd")
+    assert code == 2
+    assert "neither a run file nor an algorithm" in err
+
+
+def test_data(fedloom, tmp_path):
+    code, out, _ = fedloom("data", "--json", "--folder", tmp_path)
+    states = {one["name"]: one for one in json.loads(out)}
+    assert code == 0
+    assert states["iris"]["state"] == "bundled"
+    assert states["mnist"]["state"] == "missing"
+    assert str(tmp_path) in states["mnist"]["looked_in"][1]
+    code, out, _ = fedloom("data", "mnist", "--folder", tmp_path)
+    assert code == 3
+    assert "train-images-idx3-ubyte" in out
+
+
+def test_check(fedloom, run_file):
+    code, out, _ = fedloom("check", run_file)
+    assert code == 0
+    assert "sound" in out
+    code, out, _ = fedloom("check", run_file, "--json")
+    assert json.loads(out)["data"]["rows"]["train"] > 100
+    assert fedloom("check", run_file, "--set", "algorithm.batch=1000000")[0] == 2
+
+
+def test_sweep_goes_on(fedloom, run_file, tmp_path):
+    grid = ("--grid", "algorithm.local_steps=[1, 4]", "--seeds", "2", "--out", tmp_path / "s")
+    short = ("--set", "algorithm.rounds=2", "--quiet")
+    code, out, err = fedloom("sweep", run_file, *grid, *short, "--json")
+    assert code == 0, err
+    told = json.loads(out)
+    assert len(told["runs"]) == 4
+    assert [one["seeds"] for one in told["best"]] == [2, 2]
+    assert (tmp_path / "s" / "compare.png").is_file()
+    first = {p: p.stat().st_mtime_ns for p in (tmp_path / "s").glob("*/manifest.json")}
+    assert len(first) == 4
+    code, out, _ = fedloom("sweep", run_file, *grid, *short)
+    assert code == 0
+    assert "local_steps" in out
+    assert {p: p.stat().st_mtime_ns for p in first} == first  # nothing ran again
+    code, _, err = fedloom("sweep", run_file, "--seeds", "3", *grid[:2], "--out", tmp_path / "s")
+    assert code == 5
+    assert "another sweep" in err
+
+
+def test_a_sweep_says_which_runs_failed(fedloom, run_file, tmp_path):
+    grid = ("--grid", "algorithm.lr=[0.1, 1e39]", "--out", tmp_path / "s", "--quiet")
+    code, _, err = fedloom("sweep", run_file, *grid)
+    assert code == 1
+    assert "1 of 2 runs failed: lr=1e+39" in err
+    assert (
+        fedloom("sweep", run_file, "--grid", "algorithm.lrr=[1]", "--out", tmp_path / "x")[0] == 2
+    )
+    assert fedloom("sweep", run_file, "--grid", "algorithm.lr=1", "--out", tmp_path / "x")[0] == 2
+
+
+def test_output_into_a_closed_pipe():
+    command = f"{sys.executable} -m fedloom list | head -1"
+    ran = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60)
+    assert ran.stdout.strip() == "algorithms"
+    assert "Traceback" not in ran.stderr

@@ -1,0 +1,212 @@
+"""Killed, interrupted, out of disk, in the way: what was done is never lost, nor overwritten."""
+
+import errno
+import json
+import os
+import random
+import signal
+import time
+
+import pytest
+
+from fedloom import files, job
+from fedloom.records.checkpoint import load_checkpoint
+
+from .conftest import process, records
+
+BASELINE = 'evaluation.baselines=["alone"]'
+LONG = "algorithm.rounds=40"
+
+
+def wait_until(condition, seconds=60):
+    """Until a condition holds, looking often; a bound on the wait, not on the time it takes."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.005)
+
+
+def lines(path):
+    return path.read_bytes().count(b"\n") if path.is_file() else 0
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory):
+    """An uninterrupted run to compare with."""
+    from .conftest import RUN
+
+    folder = tmp_path_factory.mktemp("straight")
+    (folder / "small.toml").write_text(RUN)
+    arguments = ("run", folder / "small.toml", "--out", folder / "run", "--quiet")
+    ran = process(*arguments, "--set", LONG, "--set", BASELINE)
+    _, err = ran.communicate(timeout=120)
+    assert ran.returncode == 0, err
+    return folder / "run"
+
+
+def same(folder, straight):
+    for part in (".", "baselines/alone"):
+        assert records(folder / part) == records(straight / part)
+        told = [json.loads((f / part / "ledger.json").read_text()) for f in (folder, straight)]
+        assert told[0] == told[1]
+        states = [load_checkpoint(f / part / "checkpoint.safetensors") for f in (folder, straight)]
+        assert states[0].tensors.keys() == states[1].tensors.keys()
+        assert all(v.equal(states[1].tensors[k]) for k, v in states[0].tensors.items())
+        assert states[0].clock == states[1].clock
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_killed_at_random_moments_it_ends_as_if_undisturbed(seed, run_file, tmp_path, straight):
+    folder, chance = tmp_path / "run", random.Random(seed)
+    arguments = ["run", run_file, "--out", folder, "--quiet", "--set", LONG, "--set", BASELINE]
+    kills = 0
+    while kills < 20:
+        ran = process(*arguments)
+        part = folder if not (folder / "ledger.json").exists() else folder / "baselines" / "alone"
+        target = lines(part / "records.jsonl") + chance.randint(1, 4)
+        wait_until(lambda p=part, t=target, r=ran: lines(p / "records.jsonl") >= t or not _runs(r))
+        time.sleep(chance.random() * 0.05)  # somewhere in a round, a record or a checkpoint
+        ran.kill()
+        ran.communicate(timeout=60)
+        kills += 1
+        if ran.returncode == 0 or ((folder / "manifest.json").exists() and _finished(folder)):
+            break
+        if (folder / "run.toml").exists():
+            arguments = ["run", "--resume", folder, "--quiet"]
+    assert kills > 1  # it was killed at least once on the way
+    ran = process("run", "--resume", folder, "--quiet")
+    _, err = ran.communicate(timeout=120)
+    assert ran.returncode == 0, err
+    same(folder, straight)
+
+
+def _runs(ran):
+    return ran.poll() is None
+
+
+def _finished(folder):
+    return json.loads((folder / "manifest.json").read_text())["finished"] is not None
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_saves_and_says_so(sign, run_file, tmp_path, straight):
+    folder = tmp_path / "run"
+    arguments = ["run", run_file, "--out", folder, "--set", LONG, "--set", BASELINE]
+    ran = process(*arguments)
+    wait_until(lambda: lines(folder / "records.jsonl") >= 3 or not _runs(ran))
+    ran.send_signal(sign)
+    _, err = ran.communicate(timeout=60)
+    assert ran.returncode == 130, err
+    assert f"fedloom run --resume {folder}" in err
+    assert json.loads((folder / "manifest.json").read_text())["interrupted"]
+    ran = process("run", "--resume", folder, "--quiet")
+    _, err = ran.communicate(timeout=120)
+    assert ran.returncode == 0, err
+    assert not json.loads((folder / "manifest.json").read_text())["interrupted"]
+    same(folder, straight)
+
+
+def test_a_report_of_an_interrupted_run_says_so(run_file, tmp_path, fedloom, monkeypatch):
+    folder = tmp_path / "run"
+    real = job.Part._look
+
+    def look_and_ask(part):
+        real(part)
+        if part.run.round == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(job.Part, "_look", look_and_ask)
+    code, _, err = fedloom("run", run_file, "--out", folder, "--quiet")
+    assert code == 130
+    assert "stopped after round 2 of 6" in err
+    assert fedloom("report", folder)[0] == 0
+    assert "interrupted" in (folder / "report.html").read_text()
+
+
+def test_a_folder_with_a_run_is_never_overwritten(run_file, tmp_path, fedloom):
+    folder = tmp_path / "run"
+    assert fedloom("run", run_file, "--out", folder, "--quiet")[0] == 0
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    code, _, err = fedloom("run", run_file, "--out", folder)
+    assert code == 5
+    assert "already holds a run" in err
+    assert f"--resume {folder}" in err
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_a_folder_with_other_things_is_left_alone(run_file, tmp_path, fedloom):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years of work")
+    code, _, err = fedloom("run", run_file, "--out", tmp_path / "mine")
+    assert code == 5
+    assert "not empty" in err
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
+
+
+def test_resuming_a_finished_run_changes_no_record(run_file, tmp_path, fedloom):
+    folder = tmp_path / "run"
+    fedloom("run", run_file, "--out", folder, "--quiet")
+    before = (folder / "records.jsonl").read_bytes()
+    assert fedloom("run", "--resume", folder, "--quiet")[0] == 0
+    assert (folder / "records.jsonl").read_bytes() == before
+
+
+def full_disk(monkeypatch, after):
+    """From the given write on, the disk is full (simulated where files reach the disk)."""
+    real, count = os.fsync, [0]
+
+    def fsync(handle):
+        count[0] += 1
+        if count[0] > after:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(handle)
+
+    monkeypatch.setattr(files.os, "fsync", fsync)
+
+
+@pytest.mark.parametrize("after", [0, 3, 9, 12, 15, 16, 17])
+def test_a_full_disk(after, run_file, tmp_path, fedloom, monkeypatch):
+    straight, folder = tmp_path / "straight", tmp_path / "run"
+    assert fedloom("run", run_file, "--out", straight, "--quiet")[0] == 0
+    with monkeypatch.context() as patch:
+        full_disk(patch, after)
+        code, _, err = fedloom("run", run_file, "--out", folder, "--quiet")
+    assert code == 6
+    assert "No space left on device" in err
+    assert not list(folder.rglob("*.part"))  # no halves are left behind
+    again = ("--resume", folder) if (folder / "run.toml").exists() else (run_file, "--out", folder)
+    code, _, err = fedloom("run", *again, "--quiet")
+    assert code == 0, err
+    assert records(folder) == records(straight)
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda b: b[: len(b) // 2], lambda b: b"\0" * len(b), lambda b: b""]
+)
+def test_a_damaged_checkpoint_is_named(damage, run_file, tmp_path, fedloom):
+    folder = tmp_path / "run"
+    fedloom("run", run_file, "--out", folder, "--quiet")
+    path = folder / "checkpoint.safetensors"
+    path.write_bytes(damage(path.read_bytes()))
+    code, _, err = fedloom("run", "--resume", folder)
+    assert code == 3
+    assert "checkpoint.safetensors is not a checkpoint, or is damaged" in err
+
+
+def test_resume_needs_a_run_and_nothing_else(run_file, tmp_path, fedloom):
+    code, _, err = fedloom("run", "--resume", tmp_path / "nowhere")
+    assert code == 3
+    assert "holds no run to resume" in err
+    code, _, err = fedloom("run", run_file, "--resume", tmp_path)
+    assert code == 2
+    assert "no run file, --set or --out" in err
+    assert fedloom("run")[0] == 2
+
+
+def test_divergence_has_its_own_code_and_keeps_what_was_done(run_file, tmp_path, fedloom):
+    rule = "algorithm.lr={rule = 'step-decay', lr = 0.1, factor = 1e45, every = 6}"
+    code, _, err = fedloom("run", run_file, "--out", tmp_path / "run", "--set", rule, "--quiet")
+    assert code == 4
+    assert "a smaller step size" in err
+    assert [line["round"] for line in records(tmp_path / "run")] == [0, 2]
+    assert load_checkpoint(tmp_path / "run" / "checkpoint.safetensors").round == 3

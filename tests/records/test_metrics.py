@@ -1,0 +1,48 @@
+"""Metrics, against numbers worked out by hand and scikit-learn's own."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+
+from fedloom.records.metrics import NAMES, metrics
+
+
+def test_binary_by_hand():
+    scores = torch.tensor([[2.0], [-1.0], [0.5], [-3.0]])
+    found = metrics("binary", scores, torch.tensor([1, 1, 0, 0]))
+    assert found == pytest.approx(
+        {"accuracy": 0.5, "f1": 0.5, "precision": 0.5, "recall": 0.5, "auroc": 0.75, "auprc": 5 / 6}
+    )
+    assert set(found) == set(NAMES["binary"])
+
+
+def test_classes_by_hand():
+    scores = torch.eye(7)[[0, 1, 2, 3]] + torch.arange(7.0) * 0.01
+    labels = torch.tensor([0, 1, 2, 4])
+    found = metrics("classes", scores, labels)
+    assert set(found) == set(NAMES["classes"])
+    assert found["accuracy"] == 0.75
+    assert found["top5"] == 1.0  # class 4 is the fourth best of row 3
+    few = metrics("classes", torch.randn(9, 3), torch.arange(9) % 3)
+    assert "top5" not in few  # with three classes it would always be 1
+
+
+def test_auroc_of_classes_is_a_mean_over_classes():
+    draw = np.random.default_rng(0)
+    z, y = draw.normal(size=(300, 4)), draw.integers(0, 4, 300)
+    p = np.exp(z) / np.exp(z).sum(1, keepdims=True)
+    wanted = roc_auc_score(y, p, multi_class="ovr", average="macro")
+    found = metrics("classes", torch.tensor(z), torch.tensor(y))["auroc"]
+    assert found == pytest.approx(wanted, abs=1e-12)
+
+
+def test_numbers_by_hand():
+    found = metrics("number", torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([1.0, 2.0, 3.0]))
+    assert found == pytest.approx({"r2": 0.5, "mse": 1 / 3})
+
+
+def test_what_is_undefined_is_none():
+    assert metrics("binary", torch.randn(5, 1), torch.ones(5))["auroc"] is None
+    assert metrics("number", torch.randn(5, 1), torch.ones(5))["r2"] is None
+    assert metrics("number", torch.randn(0, 1), torch.ones(0)) == {}
