@@ -1,7 +1,6 @@
 """Partitioners: every row and every column exactly once, the same from the same seed."""
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -385,10 +384,7 @@ def test_real_sets(real):
     assert len(columns(credit)) == 23
 
 
-def test_the_page_about_partitions(capsys):
+def test_the_page_names_every_way_to_cut():
     page = (Path(__file__).parents[2] / "docs/partitions.md").read_text()
-    (code,) = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
-    exec(compile(code, "partitions.md", "exec"), {})
-    assert "left [1348, 1, 8, 4]" in capsys.readouterr().out
     for choice in (*get_args(Vertical), *get_args(Horizontal)):
         assert f"| `{choice}` |" in page

@@ -1,21 +1,66 @@
-"""The code in the README and the docs runs."""
+"""The pages are true: code runs, run files can be read, links lead somewhere."""
 
+import argparse
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+import fedloom
+from fedloom.cli.main import CODES, main, parser
+from fedloom.config.runfile import RunFile
 from fedloom.registry import algorithms
 from fedloom.testing import CHECKS
 
 ROOT = Path(__file__).parents[2]
+PAGES = sorted(path.name for path in ROOT.glob("docs/*.md"))
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
-def blocks(page):
-    """The page's Python code, block by block."""
-    return re.findall(
-        r"^```python\n(.*?)^```$", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE
-    )
+def blocks(page, language="python"):
+    """The page's code in a language, block by block."""
+    return [text for kind, text in BLOCK.findall((ROOT / page).read_text()) if kind == language]
+
+
+def without_numbers(text):
+    """Printed text without its digits, which differ a little between machines."""
+    return re.sub(r"\d+", "#", text).split()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_works_from_top_to_bottom(page, tmp_path, monkeypatch, capsys):
+    """Python runs; what it printed is what the `text` block after it shows; a run file that says
+    its name in its first line is saved, and commands about it are run."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(algorithms, "_known", dict(algorithms._known))
+    names, made, printed = {"__name__": "docs"}, set(), None
+    for kind, text in BLOCK.findall((ROOT / "docs" / page).read_text()):
+        if kind == "python":
+            capsys.readouterr()
+            exec(compile(text, page, "exec"), names)
+            printed = capsys.readouterr().out
+            continue
+        if kind == "text" and printed is not None:
+            assert without_numbers(printed) == without_numbers(text)
+        elif kind == "toml" and (name := re.match(r"# (\S+\.toml)\n", text)):
+            Path(name[1]).write_text(text)
+            made.add(name[1])
+        elif kind == "sh":
+            for line in text.replace("\\\n", " ").splitlines():
+                _, *words = shlex.split(line, comments=True)
+                if made.intersection(words):
+                    assert main(words) == 0, line
+        printed = None
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_run_files_of_a_page(page):
+    for text in blocks(f"docs/{page}", "toml"):
+        whole = text if "[data" in text else f'data = {{name = "synthetic"}}\n{text}'
+        assert RunFile.parse(whole).rounds > 0
 
 
 def test_the_readmes_example(capsys):
@@ -40,6 +85,30 @@ def test_the_example_algorithm_passes_the_battery(monkeypatch):
     assert callable(found["test_battery"])
 
 
+def test_first_steps_are_short():
+    (file,) = blocks("docs/quickstart.md", "toml")
+    assert len(file.splitlines()) <= 30
+    assert len(blocks("docs/python.md")[1].splitlines()) <= 25
+
+
+def test_the_command_lines_page_is_complete():
+    page = (ROOT / "docs/command-line.md").read_text()
+    (verbs,) = (a for a in parser()._actions if isinstance(a, argparse._SubParsersAction))
+    for verb, one in verbs.choices.items():
+        assert f"\n## {verb}\n" in page
+        for option in (word for action in one._actions for word in action.option_strings):
+            assert option == "-h" or option in page, f"{verb} {option}"
+    for code in {0, 1, *(code for code, _ in CODES.values())}:
+        assert f"\n| {code} | " in page
+
+
+def test_the_front_door_is_described_name_by_name():
+    page = (ROOT / "docs/python.md").read_text()
+    table = "\n".join(line.split("|")[1] for line in page.splitlines() if line.startswith("| "))
+    for name in fedloom.__all__:
+        assert re.search(rf"`{name}\b", table), name
+
+
 @pytest.mark.parametrize(
     "page", ["README.md", "ARCHITECTURE.md", *sorted(map(str, ROOT.glob("docs/*.md")))]
 )
@@ -47,3 +116,11 @@ def test_links_lead_somewhere(page):
     page = ROOT / page
     for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_site_builds(tmp_path):
+    pytest.importorskip("mkdocs")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    assert (tmp_path / "quickstart" / "index.html").is_file()
