@@ -63,14 +63,31 @@ def test_run_files_of_a_page(page):
         assert RunFile.parse(whole).rounds > 0
 
 
-def test_the_readmes_example(capsys):
-    (code,) = blocks("README.md")
+def test_the_readmes_example(tmp_path, monkeypatch, capsys):
+    """The same from Python and as a run file, on tables as the page names them."""
+    monkeypatch.chdir(tmp_path)
+    people = [(i, 20 + i % 40, i % 7, "yes" if i % 40 > 5 * (i % 7) else "no") for i in range(300)]
+    bank = [f"{i},{income},{label}" for i, income, _, label in people]
+    insurer = [f"{i},{claims},{label}" for i, _, claims, label in people]
+    for name, head, rows in [
+        ("bank-north", "person,income,defaulted", bank[:200]),
+        ("bank-south", "person,income,defaulted", bank[200:]),
+        ("insurer", "person,claims,defaulted", insurer),
+        ("new-bank", "person,income", ["900,55", "901,21"]),
+        ("new-insurer", "person,claims", ["900,0", "901,6"]),
+    ]:
+        Path(f"{name}.csv").write_text("\n".join([head, *rows, ""]))
+    (code,), (file,) = blocks("README.md"), blocks("README.md", "toml")
     found = {}
     exec(compile(code, "README.md", "exec"), found)
-    assert "training loss" in capsys.readouterr().out
-    assert found["scores"].shape == (200, 1)
-    assert found["run"].loss() < 0.3
+    assert "bytes sent" in capsys.readouterr().out
+    assert found["run"].evaluate()["auroc"] > 0.9
+    assert found["scores"].shape == (2, 1)
+    assert found["scores"][0] > 0 > found["scores"][1]
     assert len(code.splitlines()) <= 25
+    Path("run.toml").write_text(file)
+    assert main(["check", "run.toml"]) == 0
+    assert len(file.splitlines()) <= 30
 
 
 def test_the_example_algorithm_passes_the_battery(monkeypatch):
