@@ -1,6 +1,7 @@
 # Two commands do everything on a machine with Python >= 3.11, git and make:
-#   make demo    sets up, trains on a real data set, draws a figure
+#   make demo    sets up, trains on a real data set beside baselines, writes a report
 #   make test    sets up, checks style and types, runs the tests
+#   make docs    builds the documentation
 
 PYTHON ?= python3
 VENV := .venv
@@ -9,7 +10,7 @@ READY := $(VENV)/.ready
 
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: help demo test lint types tests slow clean
+.PHONY: help demo docs test lint types tests slow clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -23,8 +24,16 @@ $(READY): pyproject.toml constraints.txt
 	@touch $(READY)
 
 demo: $(READY)
-	@echo "== demo: four silos, unequal numbers of clients, handwritten digits"
-	@$(BIN)/python examples/digits.py --out out/demo
+	@echo "== demo: 442 patients, four organisations, one model; and three baselines"
+	@rm -rf out/demo
+	@$(BIN)/fedloom run examples/diabetes.toml --out out/demo
+	@echo "== the command is $(BIN)/fedloom; activate it with: . $(BIN)/activate"
+
+docs: $(READY)
+	@echo "== documentation (mkdocs)"
+	@$(BIN)/python -m fedloom.config.reference > docs/run-file.md
+	@$(BIN)/python -m mkdocs build --quiet --strict
+	@echo "site: out/site/index.html"
 
 test: lint types tests
 

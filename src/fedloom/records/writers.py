@@ -51,18 +51,20 @@ class TensorBoard:
 
 
 class MLflow:
-    """A run of a tracking server or folder."""
+    """A run of a tracking server or database."""
 
     def __init__(self, address: str, name: str, config: Mapping[str, Mapping[str, Any]]):
         try:
+            from mlflow.exceptions import MlflowException
             from mlflow.tracking import MlflowClient
         except ImportError:
             raise SettingError("mlflow: pip install 'fedloom[mlflow]'") from None
-        self._client = MlflowClient(tracking_uri=address)
-        experiment = self._client.get_experiment_by_name("fedloom")
-        number = (
-            experiment.experiment_id if experiment else self._client.create_experiment("fedloom")
-        )
+        try:
+            self._client = MlflowClient(tracking_uri=address)
+            known = self._client.get_experiment_by_name("fedloom")
+            number = known.experiment_id if known else self._client.create_experiment("fedloom")
+        except MlflowException as problem:
+            raise SettingError(f"mlflow: {address} cannot be used ({problem})") from None
         self._run = self._client.create_run(number, run_name=name).info.run_id
         for section in ("algorithm", "engine"):
             for key, value in config.get(section, {}).items():
