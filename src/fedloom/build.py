@@ -74,13 +74,18 @@ def build_parts(file: RunFile, data: Federated) -> dict[str, Run]:
     """The run itself, and its baselines with the settings they share with it."""
     if file.engine.threads is not None:
         torch.set_num_threads(file.engine.threads)
-    task, own = build_task(file, data), file.algorithm
-    parts = {file.values["algorithm"]["name"]: build_run(file, data, task)}
+    task, own, main = build_task(file, data), file.algorithm, file.values["algorithm"]["name"]
+    with _of("algorithm", main):
+        parts = {main: build_run(file, data, task)}
+    labelled = [silo for silo, y in data.train.y.items() if y is not None]
     for name in file.evaluation.baselines:
         with _of("baseline", name):
             if name in parts:
                 raise SettingError("it is the algorithm itself")
-            parts[name] = build_run(file, data, task, baseline(name, own))
+            told, use = data, task
+            if name != "central" and len(labelled) < len(data.train.y):
+                told, use = data.only(labelled), task.only(labelled)  # who has none cannot train
+            parts[name] = build_run(file, told, use, baseline(name, own))
     return parts
 
 

@@ -37,8 +37,8 @@ CHECKPOINT = "checkpoint.safetensors"
 class Watcher:
     """Told how a job goes on; what a terminal or a notebook shows is derived from it."""
 
-    def part(self, name: str, rounds: int, done: int) -> None:
-        """A part begins, perhaps not from its start."""
+    def part(self, name: str, rounds: int, done: int, metric: str | None) -> None:
+        """A part begins, perhaps not from its start; `metric` is the one to look at."""
 
     def round(self, done: int) -> None:
         """A round is done."""
@@ -127,7 +127,7 @@ class Job:
         with open_writers(events, output.mlflow, label, self.file.to_dict()) as writers:
             part = Part(self, run, folder, writers)
             part.restore()
-            self.watcher.part(name, self.file.rounds, run.round)
+            self.watcher.part(name, self.file.rounds, run.round, run.headline)
             try:
                 part.train()
             finally:

@@ -84,17 +84,19 @@ class Model:
     def predict_tables(
         self,
         files: Files,
-        id: str = "id",
+        id: str | None = None,
         *,
         at: str | None = None,
         ids: IdKind = "plain",
         salt: str | None = None,
+        notes: list[str] | None = None,
     ) -> tuple[Any, Tensor]:
         """New tables, {silo: {client: path}} or {silo: path}: the ids that all silos have, and
-        their scores."""
+        their scores. Without `id` its column is called as in training. What is dropped (rows that
+        are not in every silo) is told to `notes`."""
         if self.preparation is None:
             raise DataError("this model was not trained on tables: it takes {silo: features}")
-        rows = read_rows(files, self.preparation, id=id, ids=ids, salt=salt)
+        rows = read_rows(files, self.preparation, id=id, ids=ids, salt=salt, notes=notes)
         return rows.ids, self.predict(rows, at)
 
     def probabilities(self, scores: Tensor) -> Tensor:

@@ -8,14 +8,14 @@ from typing import Any, Self
 
 from tqdm import tqdm
 
-from .records.metrics import HEADLINE
 from .records.record import Record
 
 
 class Bar:
     """A bar over rounds, with the latest numbers beside it; nothing where it is not shown."""
 
-    def __init__(self, rounds: int, done: int, show: bool, name: str = ""):
+    def __init__(self, rounds: int, done: int, show: bool, metric: str | None, name: str = ""):
+        self._metric = metric
         self._bar: Any = tqdm(
             total=rounds,
             initial=done,
@@ -36,7 +36,7 @@ class Bar:
         self._bar.update(done - self._bar.n)
 
     def say(self, record: Record) -> None:
-        self._bar.set_postfix_str(said(record))
+        self._bar.set_postfix_str(said(record, self._metric))
 
     def close(self) -> None:
         self._bar.close()
@@ -53,12 +53,8 @@ class Bar:
         self.close()
 
 
-def said(record: Record) -> str:
+def said(record: Record, metric: str | None) -> str:
     """The latest loss and headline metric."""
-    words = [f"loss {record.train_loss:.4f}"]
-    for name in HEADLINE.values():
-        value = record.metrics.get(name)
-        if value is not None:
-            words.append(f"{name} {value:.4f}")
-            break
-    return ", ".join(words)
+    value = record.metrics.get(metric) if metric else None
+    told = "" if value is None else f", {metric} {value:.4f}"
+    return f"loss {record.train_loss:.4f}{told}"

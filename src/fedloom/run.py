@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from . import tree
 from .algorithms.base import Algorithm, Facts
-from .data.federated import Federated
+from .data.federated import Federated, cut_first
 from .data.placement import Placement
 from .engines.party import PartyEngine
 from .engines.stacked import StackedEngine
@@ -32,7 +32,7 @@ from .model import How, Model
 from .models.library import Maker
 from .models.task import JointModel, Task
 from .progress import Bar
-from .records.metrics import Metrics
+from .records.metrics import HEADLINE, Metrics
 from .records.record import Record
 from .transports.memory import MemoryTransport
 from .viewer import ROWS, Viewer, mean_of
@@ -100,6 +100,7 @@ class Run:
             raise SettingError(f"precision must be float32 or float64, not {precision!r}")
         if chunk is not None and (not isinstance(chunk, int) or chunk < 1):
             raise SettingError(f"chunk must be a whole number of at least 1, not {chunk!r}")
+        cut_first(data)
         self.data = data if isinstance(data, Federated) else None
         placement = data.train if isinstance(data, Federated) else data
         self.algorithm, self.task, self.placement = algorithm, task, placement
@@ -132,6 +133,12 @@ class Run:
         """The test rows, where the data have any."""
         return None if self.data is None else self.data.test
 
+    @property
+    def headline(self) -> str | None:
+        """The one metric to look at."""
+        goal = self.task.loss.goal
+        return None if goal is None else HEADLINE[goal]
+
     def fit(
         self,
         rounds: int,
@@ -149,7 +156,7 @@ class Run:
             self.look()
         self._broken = True
         show = progress if progress is not None else (every is not None and Bar.wanted())
-        with Bar(rounds, self.round, show) as bar:
+        with Bar(rounds, self.round, show, self.headline) as bar:
             began = time.perf_counter()
             for done, state in play(self.fed, self.algorithm, rounds, self.state, self.round):
                 self.round, self.state = done, state
@@ -263,7 +270,9 @@ class Run:
         """In a notebook, the curve so far."""
         from .report.notebook import png
 
-        return png(self.records, type(self.algorithm).__name__) if self.records else None
+        if not self.records:
+            return None
+        return png(self.records, type(self.algorithm).__name__, self.headline)
 
     def __repr__(self) -> str:
         last = f", loss {self.records[-1].train_loss:.4g}" if self.records else ""

@@ -200,3 +200,36 @@ def test_output_into_a_closed_pipe():
     ran = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60)
     assert ran.stdout.strip() == "algorithms"
     assert "Traceback" not in ran.stderr
+
+
+def test_only_those_with_labels_can_be_a_baseline(fedloom, run_file, tmp_path):
+    settings = (
+        "algorithm.name=tdcd-private-labels",
+        "algorithm.rounds=2",
+        "partition.labels_at=b",
+        "algorithm.labels_at=b",
+        'evaluation.baselines=["alone", "no-exchange"]',
+    )
+    given = [word for setting in settings for word in ("--set", setting)]
+    code, _, err = fedloom("run", run_file, "--out", tmp_path / "a", "--quiet", *given)
+    assert code == 0, err
+    assert set(records(tmp_path / "a" / "baselines" / "alone")[-1]["by_silo"]) == {"b"}
+
+
+def test_figures_that_cannot_be_written(fedloom, run_file, tmp_path):
+    fedloom("run", run_file, "--out", tmp_path / "a", "--quiet", "--set", "output.report=false")
+    (tmp_path / "file").write_text("")
+    code, _, err = fedloom("compare", tmp_path / "a", "--out", tmp_path / "file" / "c.png")
+    assert code == 6
+    assert "Traceback" not in err
+    (tmp_path / "a" / "report.html").mkdir()
+    code, _, err = fedloom("report", tmp_path / "a")
+    assert code == 6
+    assert "report.html" in err
+
+
+def test_best_must_be_a_metric(fedloom, run_file, tmp_path):
+    given = ("--out", tmp_path / "s", "--quiet", "--set", "algorithm.rounds=1")
+    code, _, err = fedloom("sweep", run_file, *given, "--best", "acuracy")
+    assert code == 2
+    assert "did you mean 'accuracy'" in err

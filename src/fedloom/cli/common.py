@@ -66,6 +66,11 @@ def _numeric(cell: str) -> bool:
     return cell in ("", "-") or cell.split()[0].lstrip("-").replace(".", "", 1).isdigit()
 
 
+def toml(value: Any) -> str:
+    """A value as it stands in a run file."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def human_bytes(size: float) -> str:
     for unit in ("B", "kB", "MB", "GB"):
         if abs(size) < 1000:

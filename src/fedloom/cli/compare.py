@@ -17,7 +17,8 @@ def add(verbs: common.Verbs) -> None:
         "several runs in one figure",
         """
         Draw several runs in one figure, named by the settings they differ in; runs that differ
-        only in their seed are averaged. A sweep's folder stands for all its runs.
+        only in their seed are averaged. A sweep's folder stands for all its runs. Beside the
+        figure, the final values are written as HTML, CSV and JSON; --json only prints them.
 
           fedloom compare runs/q1 runs/q10 --metric accuracy --axis time --out q.png
         """,
@@ -36,7 +37,9 @@ def act(chosen: argparse.Namespace) -> None:
     if chosen.json:
         common.print_json(compare_table(folders, chosen.metric))
         return
-    print(compare(folders, chosen.out, chosen.metric, chosen.axis))
+    path = compare(folders, chosen.out, chosen.metric, chosen.axis)
+    for suffix in (".png", ".html", ".csv", ".json"):
+        print(path.with_suffix(suffix))
 
 
 def runs_in(folders: list[Path]) -> list[Path]:

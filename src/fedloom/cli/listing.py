@@ -46,6 +46,6 @@ def act(chosen: argparse.Namespace) -> None:
 def _show(entry: dict[str, Any]) -> None:
     print(f"{entry['name']}: {entry['about']}")
     for field in entry["fields"]:
-        default = "required" if field["required"] else f"default {field['default']}"
+        default = "required" if field["required"] else f"default {common.toml(field['default'])}"
         about = f": {field['about']}" if field["about"] else ""
         print(f"    {field['name']} ({field['type']}, {default}){about}")

@@ -27,6 +27,7 @@ CODES: dict[type[BaseException], tuple[int, str]] = {
     NotFiniteError: (4, "training diverged; what was done is saved"),
     ExistsError: (5, "the output folder already holds something"),
     WriteError: (6, "a file cannot be written (disk full, no permission)"),
+    OSError: (6, "a file cannot be written or read"),
     InterruptedRun: (130, "interrupted; what was done is saved"),
     KeyboardInterrupt: (130, "interrupted"),
 }
@@ -37,7 +38,7 @@ features of the same people) and across the clients inside each silo."""
 
 FIRST = """\
 a first run:
-  fedloom run examples/digits.toml        train, compare with baselines, write a report
+  fedloom run examples/diabetes.toml      train, compare with baselines, write a report
   fedloom list                            algorithms, models, data sets and their settings
   fedloom explain tdcd                    who would send what to whom
 
@@ -69,10 +70,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has gone: `fedloom list | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (FedLoomError, KeyboardInterrupt) as problem:
+    except (FedLoomError, KeyboardInterrupt, OSError) as problem:
         if chosen.debug:
             raise
-        print(f"fedloom: {problem or 'interrupted'}", file=sys.stderr)
+        told = str(problem) or "interrupted"
+        if isinstance(problem, OSError) and not isinstance(problem, FedLoomError):
+            told = f"{problem.filename or 'a file'}: {problem.strerror or problem}"
+        print(f"fedloom: {told}", file=sys.stderr)
         return code_of(problem)
     return 0
 

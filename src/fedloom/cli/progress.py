@@ -13,8 +13,8 @@ from ..records.record import Record
 class Bars(Watcher):
     """One bar a part."""
 
-    def part(self, name: str, rounds: int, done: int) -> None:
-        self._bar = Bar(rounds, done, show=True, name=name)
+    def part(self, name: str, rounds: int, done: int, metric: str | None) -> None:
+        self._bar = Bar(rounds, done, True, metric, name)
 
     def round(self, done: int) -> None:
         self._bar.step(done)
@@ -32,14 +32,17 @@ class Lines(Watcher):
     def __init__(self, out: TextIO | None = None):
         self._out = out or sys.stderr
         self._name, self._rounds, self._next = "", 0, 0
+        self._metric: str | None = None
 
-    def part(self, name: str, rounds: int, done: int) -> None:
-        self._name, self._rounds, self._next = name, rounds, done
+    def part(self, name: str, rounds: int, done: int, metric: str | None) -> None:
+        self._name, self._rounds, self._next, self._metric = name, rounds, done, metric
 
     def record(self, record: Record) -> None:
         if record.round >= self._next:
             where = f"round {record.round} of {self._rounds}"
-            print(f"{self._name}: {where}, {said(record)}", file=self._out, flush=True)
+            print(
+                f"{self._name}: {where}, {said(record, self._metric)}", file=self._out, flush=True
+            )
             self._next = record.round + max(1, self._rounds // 5)
             self._next = min(self._next, max(self._rounds, record.round + 1))
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from ..config.runfile import RunFile
 from ..errors import SettingError
 from ..job import Job
-from ..records.metrics import HEADLINE
 from ..report.page import write_report
 from ..run import Run
 from . import common
@@ -61,8 +60,7 @@ def act(chosen: argparse.Namespace) -> None:
 
 def summary(parts: dict[str, Run]) -> None:
     """What came of each part."""
-    goal = next(iter(parts.values())).task.loss.goal
-    metric = HEADLINE[goal] if goal else None
+    metric = next(iter(parts.values())).headline
     rows = []
     for name, run in parts.items():
         last = run.records[-1]

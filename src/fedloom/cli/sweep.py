@@ -10,8 +10,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from ..errors import FedLoomError, SettingError
-from ..report.compare import compare
+from ..errors import FedLoomError, SettingError, nearest
+from ..report.compare import MOST, compare
 from ..sweep import Sweep, by_point
 from . import common
 from .compare import runs_in
@@ -27,10 +27,11 @@ def add(verbs: common.Verbs) -> None:
         Run a grid over any keys of a run file, each point with several seeds, in parallel
         processes. The same command again goes on with it: finished runs stay as they are.
 
-          fedloom sweep digits.toml --grid algorithm.local_steps=[1,10,20] --seeds 3
-          fedloom sweep digits.toml --grid algorithm.lr=[0.01,0.1,1] --best train_loss
+          fedloom sweep digits.toml --grid 'algorithm.local_steps=[1,10,20]' --seeds 3
+          fedloom sweep digits.toml --grid 'algorithm.lr=[0.01,0.1,1]' --best train_loss
 
-        Each run has its own folder, its output is in files/NAME.log; compare.png shows them all.
+        Each run has its own folder, its output is in files/NAME.log; compare.png shows up to 12
+        settings in one figure.
         """,
     )
     common.add_run_file(one)
@@ -70,7 +71,10 @@ def act(chosen: argparse.Namespace) -> None:
     bar.close()
     results = sweep.results()
     best = by_point(results, chosen.best)
-    if best:
+    if not best and any(line["finished"] for line in results):
+        known = ["train_loss", *next(one["last"] for one in results if one["last"])["metrics"]]
+        raise SettingError(f"--best {chosen.best}{nearest(chosen.best, known)}")
+    if 0 < len(best) <= MOST:
         compare([folder for folder in runs_in([out]) if folder.name in points], out / "compare.png")
     if chosen.json:
         common.print_json({"runs": results, "best": best})

@@ -158,7 +158,12 @@ def described(hint: Any) -> str:
     if dataclasses.is_dataclass(hint) or _is(origin, Mapping):
         return "a table"
     if origin is tuple or _is(origin, Sequence):
-        return f"a list of {described(args[0])}".replace("list of a ", "list of ")
+        inner = described(args[0])
+        return (
+            f"a list of {inner[2:]}s"
+            if inner in ("a whole number", "a number")
+            else f"a list of {inner}"
+        )
     return WORDS.get(hint, "a value")
 
 

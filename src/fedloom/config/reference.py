@@ -89,7 +89,8 @@ def _rows(fields: list[dict[str, Any]]) -> str:
     lines = ["| key | value | default | |", "|---|---|---|---|"]
     for field in fields:
         default = "required" if field["required"] else f"`{_toml(field['default'])}`"
-        lines.append(f"| `{field['name']}` | {field['type']} | {default} | {field['about']} |")
+        cells = (f"`{field['name']}`", field["type"], default, field["about"])
+        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join(lines) + "\n"
 
 

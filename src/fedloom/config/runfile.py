@@ -46,6 +46,8 @@ class RunFile:
     def read(path: str | Path, overrides: Sequence[str] = ()) -> RunFile:
         """From a file; `overrides` are "section.key=value" texts."""
         path = Path(path)
+        if not path.exists():
+            raise SettingError(f"there is no run file {path}")
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as problem:

@@ -77,7 +77,8 @@ class Output:
     report: Annotated[bool, "write the HTML report at the end"] = True
     tensorboard: Annotated[bool, "also write TensorBoard events (extra `tensorboard`)"] = False
     mlflow: Annotated[
-        str | None, "also log to this MLflow address: `sqlite:///mlflow.db`, or a server's (extra `mlflow`)"
+        str | None,
+        "also log to this MLflow address: `sqlite:///mlflow.db`, or a server's (extra `mlflow`)",
     ] = None
 
 

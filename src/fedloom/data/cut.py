@@ -23,6 +23,7 @@ from ..rng import Ints
 from . import horizontal, vertical
 from .dataset import Dataset
 from .drawn import Cut, place, sum_of_ids
+from .federated import Federated
 from .vertical import Parts
 
 __all__ = ["Cut", "Partition", "place"]
@@ -73,6 +74,10 @@ class Partition:
     mirrored: Annotated[bool, "the same rows at client k of every silo"] = False
     labels_at: Annotated[str | list[str] | None, "the silos that hold labels; none: all"] = None
     seed: Annotated[int, "of what is drawn here"] = 0
+
+    def place(self, data: Dataset) -> Federated:
+        """Draw it, and apply it."""
+        return place(data, self.cut(data))
 
     def cut(self, data: Dataset) -> Cut:
         """Draw it."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from .dataset import Goal
+from ..errors import DataError
+from .dataset import Dataset, Goal
 from .placement import Placement
 
 if TYPE_CHECKING:
@@ -45,6 +46,14 @@ class Federated:
             return len(self.classes) or int(labels.max()) + 1
         return labels.shape[1] if labels.ndim == 2 else 1
 
+    def only(self, silos: Sequence[str]) -> Federated:
+        """The same rows as some of the silos know them."""
+        return replace(
+            self,
+            train=self.train.only(silos),
+            test=None if self.test is None else self.test.only(silos),
+        )
+
     def summary(self) -> dict[str, Any]:
         """Who holds what, in numbers only: what the manifest and the figures are made from."""
         silos = {}
@@ -76,6 +85,14 @@ class Federated:
         names = self.train.topology.clients[silo]
         flat = torch.bincount(owner * classes + labels, minlength=len(names) * classes)
         return dict(zip(names, flat.reshape(len(names), classes).tolist(), strict=True))
+
+
+def cut_first(data: object) -> None:
+    """Refuse a data set that was not cut."""
+    if isinstance(data, Dataset):
+        raise DataError(
+            f"the data set {data.name} is not cut yet: Partition(silos=..., clients=...).place(it)"
+        )
 
 
 def _counts(placement: Placement, silo: str) -> list[int]:

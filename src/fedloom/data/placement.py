@@ -85,6 +85,16 @@ class Placement:
         """M, the number of common rows."""
         return len(self.ids)
 
+    def only(self, silos: Sequence[str]) -> Placement:
+        """The same rows as some of the silos know them."""
+        return Placement(
+            Topology({j: self.topology.clients[j] for j in silos}, self.topology.server),
+            self.ids,
+            {j: self.owner[j] for j in silos},
+            {j: self.x[j] for j in silos},
+            {j: self.y[j] for j in silos},
+        )
+
     def labels(self) -> Tensor:
         """Labels in canonical order, from the first silo that has them."""
         for y in self.y.values():

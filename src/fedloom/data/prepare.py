@@ -197,11 +197,12 @@ class SiloPreparation:
 
 @dataclass(frozen=True)
 class Preparation:
-    """{silo: SiloPreparation}, and what the labels mean."""
+    """{silo: SiloPreparation}, what the labels mean, and what the column of ids is called."""
 
     silos: Mapping[str, SiloPreparation]
     goal: Goal
     classes: tuple[str, ...] = ()
+    id: str = "id"  # the column of ids
 
     def __getitem__(self, silo: str) -> SiloPreparation:
         if silo not in self.silos:
@@ -215,7 +216,13 @@ class Preparation:
     def to_json(self) -> str:
         silos = {silo: [asdict(step) for step in made.steps] for silo, made in self.silos.items()}
         return json.dumps(
-            {"format": FORMAT, "goal": self.goal, "classes": self.classes, "silos": silos},
+            {
+                "format": FORMAT,
+                "id": self.id,
+                "goal": self.goal,
+                "classes": self.classes,
+                "silos": silos,
+            },
             indent=1,
             ensure_ascii=False,
         )
@@ -230,7 +237,7 @@ class Preparation:
                 silo: SiloPreparation(tuple(_step(step) for step in steps))
                 for silo, steps in found["silos"].items()
             }
-            return Preparation(silos, found["goal"], tuple(found["classes"]))
+            return Preparation(silos, found["goal"], tuple(found["classes"]), found["id"])
         except (ValueError, KeyError, TypeError, AttributeError) as problem:
             if isinstance(problem, DataError):
                 raise

@@ -90,7 +90,7 @@ def read_tables(
     for silo, held in tables.items():
         silos[silo], more = _fit(silo, held, train[silo], rare)
         notes += more
-    preparation = Preparation(silos, target.goal, target.classes)
+    preparation = Preparation(silos, target.goal, target.classes, id)
     placed = _place(sheets, tables, train, preparation, labels)
     tested = None
     if testing.any():
@@ -112,7 +112,7 @@ def read_rows(
     files: Files,
     preparation: Preparation,
     *,
-    id: str = "id",
+    id: str | None = None,
     label: str | None = None,
     ids: IdKind = "plain",
     salt: str | None = None,
@@ -120,7 +120,9 @@ def read_rows(
     notes: list[str] | None = None,
 ) -> Placement:
     """New tables, treated as those the preparation was fitted to. Columns that are not needed are
-    ignored; without `label` the rows have no labels. What is dropped is told to `notes`."""
+    ignored; without `id` its column is called as before, and without `label` the rows have no
+    labels. What is dropped is told to `notes`."""
+    id = id or preparation.id
     needed = {silo: {step.name for step in made.steps} for silo, made in preparation.silos.items()}
     text = {
         silo: frozenset(step.name for step in made.steps if isinstance(step, OneHot))

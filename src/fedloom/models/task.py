@@ -10,7 +10,7 @@ embedding into its own columns, so a concatenation is a sum too (ICASSP MNIST: 2
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from .. import tree
 from ..data.dataset import LOSSES
-from ..data.federated import Federated
+from ..data.federated import Federated, cut_first
 from ..data.placement import Placement
 from ..errors import DataError, ModelError, SettingError, nearest
 from ..federation.messages import RowWord
@@ -154,6 +154,7 @@ class Task:
         an embedding of that width, and a `head` ("linear", or {"name": "mlp", "hidden": [64]})
         turns where they meet into scores.
         """
+        cut_first(data)
         other = silos or {}
         for silo in other:
             if silo not in data.train.topology.silos:
@@ -175,6 +176,13 @@ class Task:
             name = told.pop("name", "linear")
             top = sized(name, (width,), data.outputs, told, "the head")
         return Task(blocks, loss or LOSSES[data.goal], head=top, combine=combine)
+
+    def only(self, silos: Sequence[str]) -> Task:
+        """The same without the other silos' blocks; not where a head needs them all."""
+        if self.head is not None and len(silos) < len(self.blocks):
+            raise ModelError("the head takes all silos' embeddings: none can be left out")
+        blocks = {silo: self.blocks[silo].source for silo in silos}
+        return Task(blocks, self.loss, head=None, combine=self.combine)
 
     def shapes(self, placement: Placement, dtype: torch.dtype) -> Shapes:
         """Check the blocks against the data (before any training) and read off the shapes."""
