@@ -5,13 +5,16 @@
 With combine = "sum" the blocks give embeddings of one width and place_j changes nothing; without a
 head the sum is the score (the journal's form). With combine = "concat" place_j writes silo j's
 embedding into its own columns, so a concatenation is a sum too (ICASSP MNIST: 256 + 256 -> linear
-512 -> 10).
+512 -> 10). A head may begin with a `middle`, which the U-shaped split holds apart from the rest.
 """
 
 from __future__ import annotations
 
+import copy
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -52,6 +55,7 @@ class Shapes:
     scores: int
     label: Spec
     dtype: torch.dtype
+    middle: int = 0
 
     def row(self, word: RowWord, silo: str) -> Spec:
         """Shape and dtype of one row of a message (see messages.py)."""
@@ -59,6 +63,7 @@ class Shapes:
             "embedding": ((self.width[silo],), self.dtype),
             "joint": ((self.joint,), self.dtype),
             "views": ((len(self.width), self.joint), self.dtype),
+            "middle": ((self.middle,), self.dtype),
             "scores": ((self.scores,), self.dtype),
             "features": self.features[silo],
             "label": self.label,
@@ -83,6 +88,8 @@ class Part:
     combine: Combine
     shapes: Shapes
     device: torch.device
+    middle: Block | None = None  # where the head has two parts: the first
+    last: Block | None = None  # and the second
 
     @property
     def loop_only(self) -> bool:
@@ -106,10 +113,18 @@ class Part:
         """A silo's embedding where embeddings meet."""
         if self.combine == "sum":
             return phi
-        silos = list(self.shapes.width)
-        widths = list(self.shapes.width.values())
-        before = sum(widths[: silos.index(silo or self.silo)])
+        before = self._before(silo or self.silo)
         return F.pad(phi, (before, self.shapes.joint - before - phi.shape[-1]))
+
+    def share(self, joint: Tensor, silo: str) -> Tensor:
+        """A silo's own columns of where embeddings meet."""
+        if self.combine == "sum":
+            return joint
+        return joint.narrow(-1, self._before(silo), self.shapes.width[silo])
+
+    def _before(self, silo: str) -> int:
+        widths = self.shapes.width
+        return sum(list(widths.values())[: list(widths).index(silo)])
 
     def scores(self, theta: Theta, joint: Tensor) -> Tensor:
         """What the loss is taken of."""
@@ -125,6 +140,7 @@ class Task:
         loss: str | Loss,
         *,
         head: Source | None = None,
+        middle: Source | None = None,
         combine: Combine = "sum",
     ):
         if combine not in ("sum", "concat"):
@@ -133,6 +149,12 @@ class Task:
         self.loss: Loss = losses[loss]() if isinstance(loss, str) else loss
         if not isinstance(self.loss, Loss):
             raise SettingError(f"loss must be one of {', '.join(losses)}, or a fedloom Loss")
+        if middle is not None and head is None:
+            raise ModelError("a middle needs a head after it, which turns its output into scores")
+        self.middle = None if middle is None else Block(middle)
+        self.last = None if middle is None or head is None else Block(head)
+        if middle is not None and head is not None:
+            head = partial(in_a_row, middle, head)
         self.head = None if head is None else Block(head)
         self.combine: Combine = combine
 
@@ -199,14 +221,16 @@ class Task:
                 'or use combine="concat" with a head'
             )
         joint = sum(width.values()) if self.combine == "concat" else width[silos[0]]
-        scores = joint
+        scores, middle = joint, 0
         if self.head is not None:
             row = torch.randn(3, joint, generator=torch.Generator().manual_seed(0))
+            if self.middle is not None:
+                middle = check_block(self.middle, row, dtype, "the middle")
             scores = check_block(self.head, row, dtype, "the head")
         elif self.combine == "concat":
             raise ModelError('combine="concat" needs a head that turns the embeddings into scores')
         label = self._labels(placement, scores, dtype)
-        return Shapes(features, width, joint, scores, label, dtype)
+        return Shapes(features, width, joint, scores, label, dtype, middle)
 
     def _labels(self, placement: Placement, scores: int, dtype: torch.dtype) -> Spec:
         try:
@@ -219,7 +243,32 @@ class Task:
     def part(self, silo: str, shapes: Shapes, device: torch.device) -> Part:
         head = None if self.head is None else self.head.to(shapes.dtype, device)
         block = self.blocks[silo].to(shapes.dtype, device)
-        return Part(silo, block, head, self.loss, self.combine, shapes, device)
+        middle, last = (
+            None if one is None else one.to(shapes.dtype, device)
+            for one in (self.middle, self.last)
+        )
+        return Part(silo, block, head, self.loss, self.combine, shapes, device, middle, last)
+
+
+def in_a_row(middle: Source, last: Source) -> nn.Module:
+    """A head of two parts."""
+    made = [copy.deepcopy(m) if isinstance(m, nn.Module) else m() for m in (middle, last)]
+    return nn.Sequential(OrderedDict(zip(("middle", "last"), made, strict=True)))
+
+
+def two_parts(head: Params) -> tuple[Params, Params]:
+    """The parameters of such a head, for its parts."""
+    parts: dict[str, Params] = {"middle": {}, "last": {}}
+    for name, value in head.items():
+        part, own = name.split(".", 1)
+        parts[part][own] = value
+    return parts["middle"], parts["last"]
+
+
+def one_head(middle: Params, last: Params) -> Params:
+    """And back."""
+    named = (("middle", middle), ("last", last))
+    return {f"{part}.{name}": v for part, mine in named for name, v in mine.items()}
 
 
 class JointModel(nn.Module):
