@@ -51,22 +51,20 @@ def plain_fedbcd(
 ):
     """Each silo, all at once or in turn: Q steps of its clients, and their mean."""
     hubs = {silo: copy.deepcopy(module) for silo, module in modules.items()}
+    x = {j: {row: v for held in shards[j] for row, v in held.items()} for j in hubs}
     for drawn, etas in zip(minibatches, lr, strict=True):
         phi = {silo: embedded(hubs[silo], shards[silo]) for silo in hubs}
         for group in [[silo] for silo in hubs] if sequential else [list(hubs)]:
             slope = {row: slope_at(row, phi, labels, loss) for row in labels}
             for silo in group:
 
-                def objective(model, rows, silo=silo, slope=slope):
-                    own = model(torch.stack([everything[silo][row] for row in rows]))
+                def objective(model, rows, silo=silo, slope=slope, phi=phi):
+                    own = model(torch.stack([x[silo][row] for row in rows]))
                     if frozen:
                         return (own * torch.stack([slope[row] for row in rows])).sum() / len(rows)
                     rest = [sum(phi[j][row] for j in hubs if j != silo) for row in rows]
                     return loss(own + torch.stack(rest), torch.stack([labels[r] for r in rows]))
 
-                everything = {
-                    j: {r: x for held in shards[j] for r, x in held.items()} for j in hubs
-                }
                 copies = [
                     steps(copy.deepcopy(hubs[silo]), objective, drawn, held, etas, prox)
                     for held in shards[silo]
