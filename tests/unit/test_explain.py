@@ -79,7 +79,7 @@ def test_a_big_model_is_summed_up():
     assert line.shape == "4 tensors, 43 numbers float32"
 
 
-@pytest.mark.parametrize("name", ["tdcd", "tdcd-private-labels", "central", "alone"])
+@pytest.mark.parametrize("name", list(algorithms))
 def test_in_words(name):
     found = explain_algorithm(name)
     text = found.text()

@@ -52,13 +52,13 @@ CUT = Kind(
 CUT_DERIVATIVE = Kind(
     "cut-derivative",
     "derivatives of the loss by the joint embedding, to the label silo's hub: without a top model "
-    "they show it the labels, with one they sort the rows by label",
+    "they show it the labels, with one they can still sort the rows by label",
     "joint",
 )
 HUB_CUT_GRADIENT = Kind(
     "hub-cut-gradient",
     "a silo's share of the derivatives, to its hub: without a top model the negative entry of a "
-    "row IS its label, with one they sort the rows by label",
+    "row IS its label, with one they can still sort the rows by label",
     "embedding",
 )
 CUT_GRADIENT = Kind(
@@ -115,10 +115,10 @@ class SplitNN(TieredSGD):
         slope_k = label.at_clients(derivative, part, top_k, joint_k, batch_k)  # 3-4
         slope = label.gather(CUT_DERIVATIVE, slope_k, rows)
         slopes = fed.at(holder, shares, part, joint, slope)
-        theta = self.pull(fed, holder, theta_k, slopes, state, draw)  # 5-6
         top_k = label.at_clients(  # 5
             self.train_top, part, top_k, joint_k, batch_k, draw.lr, steps=self.top_steps
         )
+        theta = self.pull(fed, holder, theta_k, slopes, state, draw)  # 5-6
         top = self.average_tops(label, top_k, state.top, label.at_clients(counted, joint_k))
         return SplitState(theta, top)
 
@@ -223,7 +223,7 @@ class SplitNN(TieredSGD):
         return [
             cls(lr=0.2, batch=12, labels_at="birch"),
             cls(local_steps=2, lr=0.2, batch=9, minibatch="fresh", weighting="rows", l2=0.05),
-            cls(local_steps=3, lr=0.2, batch=5, weighting="participants"),
+            cls(local_steps=3, lr=0.1, batch=5, weighting="participants"),
         ]
 
     @classmethod

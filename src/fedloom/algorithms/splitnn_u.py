@@ -12,7 +12,7 @@ Readings, beyond those of splitnn.py:
   every minibatch, as the top does.
 
 The server learns embeddings and derivatives of all silos, and no label as such; but the derivatives
-that it and the silos get sort the rows by label.
+that it and the silos get can sort the rows by label.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ MIDDLE = Kind(
 )
 MIDDLE_DERIVATIVE = Kind(
     "middle-derivative",
-    "derivatives of the loss by what the middle gave, to the label silo's hub: they sort the rows "
-    "by label",
+    "derivatives of the loss by what the middle gave, to the label silo's hub: they can sort the "
+    "rows by label",
     "middle",
 )
 HUB_MIDDLE_DERIVATIVE = Kind(
     "hub-middle-derivative",
-    "the same, to the server: no label as such, but they sort the rows by label",
+    "the same, to the server: no label as such, but they can sort the rows by label",
     "middle",
 )
 
@@ -128,10 +128,10 @@ class SplitNNU(SplitNN):
             draw.lr,
             steps=self.top_steps,
         )
-        theta = self.pull(fed, SERVER, theta_k, slopes, state, draw)
         top_k = label.at_clients(
             self.train_top, part, top_k, middle_k, batch_k, draw.lr, steps=self.top_steps
         )
+        theta = self.pull(fed, SERVER, theta_k, slopes, state, draw)
         top = self.average_tops(label, top_k, state.top, label.at_clients(counted, middle_k))
         return USplitState(theta, middle, top)
 

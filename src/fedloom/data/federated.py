@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -36,6 +36,10 @@ class Federated:
     sources: Mapping[str, str] = field(default_factory=dict)
     preparation: Preparation | None = None
     cut: Cut | None = None
+
+    def with_server(self) -> Federated:
+        """The same rows, and a server that holds none."""
+        return replace(self, train=self.train.with_server())
 
     @property
     def outputs(self) -> int:

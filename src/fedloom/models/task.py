@@ -10,8 +10,6 @@ embedding into its own columns, so a concatenation is a sum too (ICASSP MNIST: 2
 
 from __future__ import annotations
 
-import copy
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -32,7 +30,8 @@ from ..registry import losses
 from ..rng import Streams
 from .block import Block, Params, Source
 from .check import check_block
-from .fill import joint_width, sized, sized_blocks
+from .fill import joint_width, sized_blocks, sized_top
+from .library import Maker, both, in_a_row
 
 Combine = Literal["sum", "concat"]
 Spec = tuple[tuple[int, ...], torch.dtype]
@@ -154,7 +153,10 @@ class Task:
         self.middle = None if middle is None else Block(middle)
         self.last = None if middle is None or head is None else Block(head)
         if middle is not None and head is not None:
-            head = partial(in_a_row, middle, head)
+            if isinstance(middle, Maker) and isinstance(head, Maker):
+                head = in_a_row(middle, head)
+            else:
+                head = partial(both, middle, head)
         self.head = None if head is None else Block(head)
         self.combine: Combine = combine
 
@@ -166,6 +168,7 @@ class Task:
         loss: str | Loss | None = None,
         embedding: int | None = None,
         head: str | Mapping[str, Any] | None = None,
+        middle: str | Mapping[str, Any] | None = None,
         combine: Combine = "sum",
         silos: Mapping[str, Mapping[str, Any]] | None = None,
         **settings: Any,
@@ -174,7 +177,7 @@ class Task:
 
         `silos` gives some silos another model or other settings. With `embedding`, every silo gives
         an embedding of that width, and a `head` ("linear", or {"name": "mlp", "hidden": [64]})
-        turns where they meet into scores.
+        turns where they meet into scores. A `middle` before the head gives that width again.
         """
         other = silos or {}
         for silo in other:
@@ -191,12 +194,16 @@ class Task:
         shapes = {silo: tuple(x.shape[1:]) for silo, x in data.train.x.items()}
         blocks = sized_blocks(shapes, embedding or data.outputs, each)
         top: Source | None = None
+        between: Source | None = None
         if embedding is not None and head is not None:
-            told = {"name": head} if isinstance(head, str) else dict(head)
             width = joint_width(combine, embedding, len(blocks))
-            name = told.pop("name", "linear")
-            top = sized(name, (width,), data.outputs, told, "the head")
-        return Task(blocks, loss or LOSSES[data.goal], head=top, combine=combine)
+            if middle is not None:
+                between = sized_top(middle, width, embedding, "the middle")
+                width = embedding
+            top = sized_top(head, width, data.outputs, "the head")
+        elif middle is not None:
+            raise SettingError("model: a middle needs an embedding and a head")
+        return Task(blocks, loss or LOSSES[data.goal], head=top, middle=between, combine=combine)
 
     def shapes(self, placement: Placement, dtype: torch.dtype) -> Shapes:
         """Check the blocks against the data (before any training) and read off the shapes."""
@@ -250,14 +257,8 @@ class Task:
         return Part(silo, block, head, self.loss, self.combine, shapes, device, middle, last)
 
 
-def in_a_row(middle: Source, last: Source) -> nn.Module:
-    """A head of two parts."""
-    made = [copy.deepcopy(m) if isinstance(m, nn.Module) else m() for m in (middle, last)]
-    return nn.Sequential(OrderedDict(zip(("middle", "last"), made, strict=True)))
-
-
 def two_parts(head: Params) -> tuple[Params, Params]:
-    """The parameters of such a head, for its parts."""
+    """The parameters of a head that begins with a middle: the middle's and the rest."""
     parts: dict[str, Params] = {"middle": {}, "last": {}}
     for name, value in head.items():
         part, own = name.split(".", 1)
