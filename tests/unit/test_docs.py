@@ -40,6 +40,16 @@ def test_the_example_algorithm_passes_the_battery(monkeypatch):
     assert callable(found["test_battery"])
 
 
+@pytest.mark.parametrize("page", ["fedbcd", "splitnn", "fedavg"])
+def test_the_examples_of_an_algorithms_page(page, capsys):
+    for code in blocks(f"docs/{page}.md"):
+        exec(compile(code, page, "exec"), {})
+        assert len(code.splitlines()) <= 10
+        loss, accuracy = re.findall(r"[0-9.]+", capsys.readouterr().out)
+        assert float(loss) < 0.5
+        assert float(accuracy) > 0.8
+
+
 @pytest.mark.parametrize(
     "page", ["README.md", "ARCHITECTURE.md", *sorted(map(str, ROOT.glob("docs/*.md")))]
 )
