@@ -54,10 +54,12 @@ def build_run(
     file: RunFile, data: Federated, task: Task | None = None, algorithm: Algorithm | None = None
 ) -> Run:
     """A run that has not begun; `algorithm` in place of the file's own."""
-    engine = file.engine
+    engine, own = file.engine, algorithm or file.algorithm
     everyone = engine.presence == 1
+    if own.needs_server:
+        data = data.with_server()
     return Run(
-        algorithm or file.algorithm,
+        own,
         task or build_task(file, data),
         data,
         seed=engine.seed,

@@ -27,7 +27,7 @@ from .data.tables import Files, IdKind, read_rows
 from .errors import DataError, ModelError, SettingError, nearest
 from .files import write_bytes, write_json
 from .losses import Loss
-from .models.library import Maker
+from .models.library import IN_A_ROW, Maker, in_a_row
 from .records.metrics import Metrics, metrics
 from .registry import losses, models
 
@@ -214,6 +214,8 @@ def _maker(told: Mapping[str, Any] | None, name: str, own: Sources | None) -> An
         raise ModelError(
             f"{name}: a module of your own is not saved as code; give the function that makes it"
         )
+    if told["name"] == IN_A_ROW:
+        return in_a_row(*(_maker(told[part], name, None) for part in ("middle", "last")))
     settings = {key: _tuple(value) for key, value in told.items() if key != "name"}
     return models[told["name"]](**settings)
 

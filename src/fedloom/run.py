@@ -30,7 +30,7 @@ from .federation.placed import AtClients
 from .federation.schedule import Everyone, Recorded, Schedule
 from .model import How, Model
 from .models.library import Maker
-from .models.task import JointModel, Task
+from .models.task import JointModel, Task, two_parts
 from .progress import Bar
 from .records.metrics import HEADLINE, Metrics
 from .records.record import Record
@@ -322,13 +322,15 @@ class Run:
         """What the bill of a round depends on."""
         clients = {silo: len(names) for silo, names in self.placement.topology.clients.items()}
         thetas = {j: part.initial(self.fed.streams) for j, part in self.fed.parts.value.items()}
+        head = next(iter(thetas.values())).head
         return Facts(
             clients,
             holders or clients,
             self.placement.size,
             {silo: tree.nbytes(theta) for silo, theta in thetas.items()},
-            tree.nbytes(next(iter(thetas.values())).head),
+            tree.nbytes(head),
             self.shapes,
+            0 if self.task.middle is None else tree.nbytes(two_parts(head)[0]),
         )
 
 

@@ -101,7 +101,8 @@ class Viewer:
             if placement.x[silo].shape[1:] != shape:
                 got = tuple(placement.x[silo].shape[1:])
                 raise DataError(f"silo {silo}: features of shape {got}, trained on {shape}")
-        order = Topology({silo: clients[silo] for silo in silos}, placement.topology.server)
+        server = self._run.placement.topology.server
+        order = Topology({silo: clients[silo] for silo in silos}, server)
         return replace(placement, topology=order)
 
 

@@ -10,7 +10,17 @@ from fedloom.testing import placement, task
 
 
 def test_what_is_registered():
-    assert list(algorithms) == ["alone", "central", "tdcd", "tdcd-private-labels"]
+    assert list(algorithms) == [
+        "alone",
+        "central",
+        "fedavg",
+        "fedbcd",
+        "fedprox",
+        "splitnn",
+        "splitnn-u",
+        "tdcd",
+        "tdcd-private-labels",
+    ]
     with pytest.raises(ValueError, match="unknown algorithm 'tdc'; did you mean 'tdcd'"):
         algorithms["tdc"]
 

@@ -126,6 +126,16 @@ def test_the_front_door_is_described_name_by_name():
         assert re.search(rf"`{name}\b", table), name
 
 
+@pytest.mark.parametrize("page", ["fedbcd", "splitnn", "fedavg"])
+def test_the_examples_of_an_algorithms_page(page, capsys):
+    for code in blocks(f"docs/{page}.md"):
+        exec(compile(code, page, "exec"), {})
+        assert len(code.splitlines()) <= 10
+        loss, accuracy = re.findall(r"[0-9.]+", capsys.readouterr().out)
+        assert float(loss) < 0.5
+        assert float(accuracy) > 0.8
+
+
 @pytest.mark.parametrize(
     "page", ["README.md", "ARCHITECTURE.md", *sorted(map(str, ROOT.glob("docs/*.md")))]
 )

@@ -11,7 +11,7 @@ from fedloom.explain import explain, explain_algorithm, protection
 from fedloom.explain.lanes import arrows, lanes_of, repeats
 from fedloom.federation.topology import Client
 from fedloom.registry import algorithms
-from fedloom.testing import placement, task
+from fedloom.testing import fitting, placement, task
 
 
 def everything():
@@ -30,7 +30,7 @@ def silos(count, algorithm=None):
 @pytest.mark.parametrize("algorithm", everything(), ids=str)
 @pytest.mark.parametrize("head", [False, True], ids=["plain", "head"])
 def test_the_total_is_the_ledgers(algorithm, head):
-    run = Run(algorithm, task(head=head and algorithm.takes_head), placement(), seed=4)
+    run = Run(algorithm, *fitting(algorithm, head=head and algorithm.takes_head), seed=4)
     found = explain(run)
     run.fit(1)
     assert found.total() == run.ledger.of_round(0)
@@ -79,7 +79,7 @@ def test_a_big_model_is_summed_up():
     assert line.shape == "4 tensors, 43 numbers float32"
 
 
-@pytest.mark.parametrize("name", ["tdcd", "tdcd-private-labels", "central", "alone"])
+@pytest.mark.parametrize("name", list(algorithms))
 def test_in_words(name):
     found = explain_algorithm(name)
     text = found.text()

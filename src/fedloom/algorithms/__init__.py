@@ -3,6 +3,10 @@
 from .alone import Alone
 from .base import Algorithm, Draw, Facts, MinibatchSGD, State, Step, Twin
 from .central import Central
+from .fedavg import FedAvg, FedProx
+from .fedbcd import FedBCD
+from .splitnn import SplitNN
+from .splitnn_u import SplitNNU
 from .stepsize import Constant, Cosine, InverseSqrt, StepDecay
 from .tdcd import TDCD
 from .tdcd_private_labels import TDCDPrivateLabels
@@ -16,8 +20,13 @@ __all__ = [
     "Cosine",
     "Draw",
     "Facts",
+    "FedAvg",
+    "FedBCD",
+    "FedProx",
     "InverseSqrt",
     "MinibatchSGD",
+    "SplitNN",
+    "SplitNNU",
     "State",
     "Step",
     "StepDecay",

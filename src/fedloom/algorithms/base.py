@@ -21,7 +21,7 @@ from ..data.placement import Placement
 from ..errors import DataError, SettingError, nearest
 from ..federation.fabric import Fabric
 from ..federation.ledger import Line
-from ..federation.messages import RowWord
+from ..federation.messages import Direction, Kind, RowWord, Tier
 from ..federation.placed import AtClients, AtHubs, Batch, Known, RowMap, Rows
 from ..models.task import Part, Shapes, Task, Theta
 from ..rng import Streams
@@ -29,6 +29,7 @@ from . import local
 from .stepsize import StepSize, step_size
 
 Bill = dict[Line, tuple[int, int]]
+Entry = tuple[Tier, Direction, Kind, int, int]  # of a bill: ..., messages, bytes
 
 
 class State(NamedTuple):
@@ -83,6 +84,7 @@ class Facts:
     model: Mapping[str, int]  # bytes of theta_j, its replica of the head included
     head: int  # bytes of the head
     shapes: Shapes
+    middle: int = 0  # of which the middle's
 
     def row(self, word: RowWord, silo: str) -> int:
         """Bytes of one row."""
@@ -95,7 +97,8 @@ class Algorithm(ABC):
 
     State: ClassVar[type[Any]] = State
     joint: ClassVar[bool] = True  # the silos train one model: a row missing anywhere is left out
-    takes_head: ClassVar[bool] = True  # a trainable head shared by the silos is possible
+    one_silo: ClassVar[bool] = False  # it is for the clients of a single silo
+    needs_server: ClassVar[bool] = False  # a server takes part, and holds the task's middle
 
     @abstractmethod
     def check(self, task: Task, placement: Placement) -> None:
@@ -112,6 +115,11 @@ class Algorithm(ABC):
     @abstractmethod
     def round(self, fed: Fabric, state: Any, draw: Any) -> Any:
         """The state after one more round."""
+
+    @property
+    def takes_head(self) -> bool:
+        """Whether it can train a head where the silos' embeddings meet."""
+        return True
 
     @property
     def predicts_alone(self) -> bool:
@@ -162,8 +170,7 @@ class MinibatchSGD(Algorithm):
         whole("local_steps (Q)", self.local_steps)
         step_size(self.lr)
         choose("minibatch", self.minibatch, ("reused", "fresh"))
-        if not isinstance(self.l2, float | int) or not 0 <= self.l2 < math.inf:
-            raise SettingError(f"l2 must be a number that is not negative, not {self.l2!r}")
+        not_negative("l2", self.l2)
         if self.batch is not None:
             whole("batch (B)", self.batch)
             if self.batch > placement.size:
@@ -208,6 +215,12 @@ def whole(name: str, value: Any) -> None:
         raise SettingError(f"{name} must be a whole number of at least 1, not {value!r}")
 
 
+def not_negative(name: str, value: Any) -> None:
+    """Refuse what is not a number from 0."""
+    if not isinstance(value, float | int) or not 0 <= value < math.inf:
+        raise SettingError(f"{name} must be a number that is not negative, not {value!r}")
+
+
 def choose(name: str, value: str, known: tuple[str, ...]) -> None:
     """Refuse a value that is not among those known."""
     if value not in known:
@@ -221,7 +234,17 @@ def need_labels(placement: Placement, silos: tuple[str, ...], cure: str) -> None
             raise DataError(f"silo {silo} holds no labels: {cure}")
 
 
-def tally(*lines: tuple[Any, Any, Any, int, int]) -> Bill:
+def label_silo(labels_at: str | None, placement: Placement) -> str:
+    """The silo that holds the labels (None: the first); refuse one that does not."""
+    silos = placement.topology.silos
+    if labels_at is not None and labels_at not in silos:
+        raise SettingError(f"labels_at: {labels_at!r}{nearest(labels_at, silos)}")
+    holder = labels_at or silos[0]
+    need_labels(placement, (holder,), "labels_at must name the silo that holds them")
+    return holder
+
+
+def tally(*lines: Entry) -> Bill:
     """(tier, direction, kind, messages, bytes) lines as a bill; what is never sent is left out."""
     return {
         Line(tier, direction, kind.name): (messages, size)

@@ -6,6 +6,7 @@ before they are summed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypeVar
 
 import torch
@@ -18,6 +19,7 @@ from ..models.task import Part, Theta
 from ..rng import Streams
 
 T = TypeVar("T", Rows, Batch)
+PartLoss = Callable[[Theta, Part, Rows, Batch], Tensor]
 
 
 def initial(part: Part, streams: Streams) -> Theta:
@@ -64,22 +66,50 @@ def local_loss(theta: Theta, part: Part, rest: Rows, batch: Batch) -> Tensor:
     return mean_over(rest.mask, part.loss.rows(part.scores(theta, joint), batch.y))
 
 
-def sgd_step(part: Part, theta: Theta, rest: Rows, batch: Batch, lr: Tensor, l2: float) -> Theta:
-    """Eqn. 5."""
-    return descend(theta, grad(local_loss)(theta, part, rest, batch), rest.mask, lr, l2)
-
-
-def local_sgd(part: Part, theta: Theta, rest: Rows, batch: Batch, lr: Tensor, l2: float) -> Theta:
-    """Lines 25-29: one step for each entry of lr, on the same rows or on those of that step."""
-    fresh = batch.mask.ndim == 2
+def sgd(
+    loss: PartLoss,
+    part: Part,
+    theta: Theta,
+    given: Rows,
+    batch: Batch,
+    lr: Tensor,
+    l2: float,
+    prox: float = 0.0,
+) -> Theta:
+    """Eqn. 5, one step for each entry of lr, on the same rows or on those of that step; `prox` is
+    the weight of |theta - where it started|^2 / 2."""
+    start, fresh = theta, batch.mask.ndim == 2
     for q, eta in enumerate(lr):
-        rest_q, batch_q = (rest, batch) if not fresh else (_step(rest, q), _step(batch, q))
-        theta = sgd_step(part, theta, rest_q, batch_q, eta, l2)
+        given_q, batch_q = (of_step(given, q), of_step(batch, q)) if fresh else (given, batch)
+        slope = grad(loss)(theta, part, given_q, batch_q)
+        if prox:
+            slope = tree.map_tensors(lambda g, a, b: g + prox * (a - b), slope, theta, start)
+        theta = descend(theta, slope, given_q.mask, eta, l2)
     return theta
 
 
-def _step(rows: T, q: int) -> T:
+def local_sgd(
+    part: Part, theta: Theta, rest: Rows, batch: Batch, lr: Tensor, l2: float, prox: float = 0.0
+) -> Theta:
+    """Lines 25-29: own embedding fresh, the others' as they came."""
+    return sgd(local_loss, part, theta, rest, batch, lr, l2, prox)
+
+
+def frozen_sgd(
+    part: Part, theta: Theta, slope: Rows, batch: Batch, lr: Tensor, l2: float, prox: float = 0.0
+) -> Theta:
+    """Steps with the derivative of the loss by the embeddings given, and frozen."""
+    return sgd(pulled, part, theta, slope, batch, lr, l2, prox)
+
+
+def of_step(rows: T, q: int) -> T:
     return tree.map_tensors(lambda a: a[q], rows)
+
+
+def pulled(theta: Theta, part: Part, slope: Rows, batch: Batch) -> Tensor:
+    """A function of theta with the gradient of the loss: the derivatives pulled back through h."""
+    along = (embed(part, theta, batch) * slope.value).sum(-1)
+    return mean_over(slope.mask, along)
 
 
 def made_up_rows(part: Part) -> Batch:

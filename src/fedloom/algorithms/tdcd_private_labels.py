@@ -13,21 +13,21 @@ train it, which is another algorithm (split learning).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, NamedTuple, Self
+from typing import Annotated, NamedTuple, Self
 
 import torch
 from torch import Tensor
 from torch.func import grad
 
 from ..data.placement import Placement
-from ..errors import ModelError, SettingError, nearest
+from ..errors import ModelError
 from ..federation.fabric import Fabric
 from ..federation.messages import Kind
 from ..federation.placed import AtClients, AtHubs, Batch, Rows
 from ..models.task import Part, Task, Theta
 from ..registry import algorithms
 from . import local
-from .base import Bill, Draw, Facts, State, Step, Twin, need_labels, tally
+from .base import Bill, Draw, Facts, State, Step, Twin, label_silo, tally
 from .tdcd import (
     EMBEDDING,
     HUB_EMBEDDING,
@@ -51,19 +51,17 @@ class TDCDPrivateLabels(TieredSGD):
 
     labels_at: Annotated[str | None, "the silo that holds the labels; none: the first"] = None
 
-    takes_head: ClassVar[bool] = False
+    @property
+    def takes_head(self) -> bool:
+        return False
 
     def check(self, task: Task, placement: Placement) -> None:
         super().check(task, placement)
-        silos = placement.topology.silos
-        if self.labels_at is not None and self.labels_at not in silos:
-            raise SettingError(f"labels_at: {self.labels_at!r}{nearest(self.labels_at, silos)}")
+        label_silo(self.labels_at, placement)
         if task.head is not None:
             raise ModelError(
                 "tdcd-private-labels has no form with a trainable head: let the blocks give scores"
             )
-        holder = self.labels_at or silos[0]
-        need_labels(placement, (holder,), "labels_at must name the silo that holds them")
 
     def round(self, fed: Fabric, state: State, draw: Draw) -> State:
         holder, part = self.labels_at or fed.silos[0], fed.part
@@ -93,7 +91,7 @@ class TDCDPrivateLabels(TieredSGD):
 
     def push(self, part: Part, work: Work, slope: Rows, batch: Batch, lr: Tensor) -> Work:
         """Eqn. 5, with the derivative of the loss given instead of taken."""
-        down = grad(pulled)(work.theta, part, slope, batch)
+        down = grad(local.pulled)(work.theta, part, slope, batch)
         rows = slope.mask.sum() + (work.rows if self.minibatch == "fresh" else 0)
         return Work(local.descend(work.theta, down, slope.mask, lr, self.l2), rows)
 
@@ -200,9 +198,3 @@ def by_silo(silos: tuple[str, ...], z: Rows, dz: Rows) -> dict[str, Rows]:
     """Each silo's own derivatives."""
     mask = z.mask & dz.mask
     return {silo: Rows(dz.value[:, j], mask) for j, silo in enumerate(silos)}
-
-
-def pulled(theta: Theta, part: Part, slope: Rows, batch: Batch) -> Tensor:
-    """A function of theta with the gradient of the loss: the derivatives pulled back through h."""
-    along = (local.embed(part, theta, batch) * slope.value).sum(-1)
-    return local.mean_over(slope.mask, along)

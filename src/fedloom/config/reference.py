@@ -34,6 +34,7 @@ MODEL = """\
 The model of every silo is sized by the data: its inputs follow from the rows, its outputs from the
 labels. `[model.silos.bank]` gives one silo another model or other settings. With `embedding` and
 `[model.head]`, silos give embeddings of that width, and the head turns the joint one into scores.
+`[model.middle]` goes before the head: the server's part in `splitnn-u`.
 The settings of the named model are keys of the section, too:"""
 
 

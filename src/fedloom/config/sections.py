@@ -104,6 +104,9 @@ MODEL = {
         "embedding", int | None, None, "width of each silo's embedding; needs a head"
     ),
     "head": Field("head", dict[str, Any] | None, None, "a model over the joint embedding"),
+    "middle": Field(
+        "middle", dict[str, Any] | None, None, "a model before the head, as wide as an embedding"
+    ),
     "silos": Field("silos", dict[str, dict[str, Any]], {}, "other settings for some silos"),
 }
 RUN = {
@@ -136,11 +139,12 @@ def model_table(values: Mapping[str, Any], path: Path) -> dict[str, Any]:
         if other.get("name", name) == name:  # what is not said is as in the section
             mine = {key: Field(key, f.hint, found[key], f.about) for key, f in mine.items()}
         found["silos"][silo] = table({"name": Field("name", str, name), **mine}, other, where)
-    if found["head"] is not None:
-        where, head = (*path, "head"), found["head"]
-        fields = {"name": Field("name", str, "linear")}
-        fields |= model_settings(head.get("name", "linear"), where)
-        found["head"] = table(fields, head, where)
+    for key in ("head", "middle"):
+        if found[key] is not None:
+            where, told = (*path, key), found[key]
+            fields = {"name": Field("name", str, "linear")}
+            fields |= model_settings(told.get("name", "linear"), where)
+            found[key] = table(fields, told, where)
     if found["loss"] is not None:
         _known("loss", losses, found["loss"], (*path, "loss"))
     return found

@@ -38,6 +38,10 @@ class Federated:
     preparation: Preparation | None = None
     cut: Cut | None = None
 
+    def with_server(self) -> Federated:
+        """The same rows, and a server that holds none."""
+        return replace(self, train=self.train.with_server())
+
     @property
     def outputs(self) -> int:
         """How many scores a model of it gives."""

@@ -8,7 +8,7 @@ a client its own rows, a hub which rows its own clients hold, everyone how many 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -79,6 +79,10 @@ class Placement:
             {silo: joined[silo].x for silo in silos},
             {silo: joined[silo].y for silo in silos},
         )
+
+    def with_server(self) -> Placement:
+        """The same rows, and a server that holds none."""
+        return replace(self, topology=replace(self.topology, server=True))
 
     @property
     def size(self) -> int:

@@ -15,7 +15,7 @@ from ..data.placement import Placement
 from ..errors import AbortedError
 from ..federation.ledger import Ledger
 from ..federation.schedule import Recorded, Schedule
-from ..federation.topology import Party
+from ..federation.topology import SERVER, Party
 from ..models.task import Shapes, Task
 from ..transports.base import Transport
 from ..transports.memory import MemoryTransport
@@ -81,9 +81,11 @@ def run_apart(
 
 
 def one_silo_each(placement: Placement) -> list[list[Party]]:
-    """Groups that put a hub and all its clients together."""
+    """Groups that put a hub and all its clients together; the server is by itself."""
     groups: list[list[Party]] = []
     for silo in placement.topology.silos:
         members: list[Party] = [silo, *placement.topology.of(silo)]
         groups.append(members)
+    if placement.topology.server:
+        groups.append([SERVER])
     return groups

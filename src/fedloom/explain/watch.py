@@ -48,13 +48,19 @@ def explain(run: Run) -> Explanation:
 
 def explain_algorithm(name: str) -> Explanation:
     """Every message of a round of an algorithm with its default settings, on a small federation
-    that is made up: two silos with two clients each, 200 rows, linear blocks, three classes."""
+    that is made up: two silos with two clients each (one, or a server too, if it wants that), 200
+    rows, linear blocks, three classes."""
+    kind = algorithms[name]
     draw = torch.Generator().manual_seed(0)
-    widths = {"bank": 4, "insurer": 3}
+    widths = {"bank": 4} if kind.one_silo else {"bank": 4, "insurer": 3}
     x = {silo: torch.randn(200, wide, generator=draw) for silo, wide in widths.items()}
     y = torch.randint(3, (200,), generator=draw)
-    task = Task({silo: linear(wide, 3) for silo, wide in widths.items()}, "cross-entropy")
-    return explain(Run(algorithms[name](), task, partition(x, y, dict.fromkeys(x, 2))))
+    blocks, rows = {j: linear(wide, 3) for j, wide in widths.items()}, dict.fromkeys(x, 2)
+    placement, task = partition(x, y, rows), Task(blocks, "cross-entropy")
+    if kind.needs_server:
+        placement = placement.with_server()
+        task = Task(blocks, "cross-entropy", middle=linear(3, 5), head=linear(5, 3))
+    return explain(Run(kind(), task, placement))
 
 
 def _name(algorithm: Algorithm) -> str:

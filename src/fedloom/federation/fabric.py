@@ -122,6 +122,13 @@ class Fabric(Accounts, Checks):
     def place_clients(self, values: Mapping[Client, Any]) -> AtClients[Any]:
         """Into the fabric: a restored value at clients."""
 
+    def renew(self, value: AtHubs[Any], newer: AtHubs[Any]) -> AtHubs[Any]:
+        """The value, with the newer one at the hubs where that lives. Nothing moves."""
+        for place in newer.places:
+            if place not in value.places:
+                raise PlacementError(f"renew: nothing lives at {title(place)} so far")
+        return AtHubs({**value._values, **newer._values}, value.places)
+
     # Local work. `steps`: how many local steps f takes, for the clock; all else takes no time.
 
     def at_hubs(self, f: Local, *values: Placed, steps: int = 0) -> AtHubs[Any]:
@@ -285,7 +292,7 @@ class Fabric(Accounts, Checks):
         self._crossed(sent)
         return AtHubs(
             {
-                to: own[to] if to == frm else self._incoming(key, kind, frm, to)
+                to: own[to] if to == frm else self._incoming(key, kind, frm, to, rows_of=to)
                 for to in self._hubs()
             },
             self.scope,
@@ -309,12 +316,12 @@ class Fabric(Accounts, Checks):
     def _fetch(self, key: Key, kind: Kind, source: str, to: str, own: AtHubs[Any]) -> Any:
         if source == to:
             return argument(own, to, kind.name)
-        return self._incoming(key, kind, source, to)
+        return self._incoming(key, kind, source, to, rows_of=source)
 
-    def _incoming(self, key: Key, kind: Kind, source: str, to: str) -> Any:
+    def _incoming(self, key: Key, kind: Kind, source: str, to: str, rows_of: str) -> Any:
         payload = self._receive(key, kind, source, to)
         if isinstance(payload, Rows):
-            self._check_rows(kind, source, payload.value, source)
+            self._check_rows(kind, source, payload.value, rows_of)
         self._check_finite(kind, source, payload)
         return payload
 

@@ -3,8 +3,8 @@
 A kind says what a move carries; nothing leaves a party without one. Kinds are module constants of
 the algorithm that uses them. Row kinds name the shape of one row by a word that the task resolves
 (`embedding`: what a silo's block gives; `joint`: where embeddings meet; `views`: one joint row per
-silo; `scores`: what the loss is taken of; `features`; `label`), so a hub can check what it is sent
-and knows the shape of what nobody sent.
+silo; `middle`: what the task's middle gives; `scores`: what the loss is taken of; `features`;
+`label`), so a hub can check what it is sent and knows the shape of what nobody sent.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .topology import Party
 
 Tier = Literal["bottom", "top"]
 Direction = Literal["down", "up", "across"]
-RowWord = Literal["embedding", "joint", "scores", "views", "features", "label"]
+RowWord = Literal["embedding", "joint", "scores", "views", "middle", "features", "label"]
 
 
 ABOUT: dict[str, str] = {}  # every kind there is -> what it carries, for people

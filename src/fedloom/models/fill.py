@@ -53,6 +53,12 @@ def sized_blocks(
     return blocks
 
 
+def sized_top(told: str | Mapping[str, Any], inputs: int, outputs: int, where: str) -> Source:
+    """A model over embeddings: its name, or {"name": ..., settings}."""
+    settings = {"name": told} if isinstance(told, str) else dict(told)
+    return sized(settings.pop("name", "linear"), (inputs,), outputs, settings, where)
+
+
 def joint_width(combine: str, embedding: int, silos: int) -> int:
     """The width of where embeddings meet."""
     return embedding * (silos if combine == "concat" else 1)

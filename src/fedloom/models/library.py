@@ -5,6 +5,8 @@ Task({"left": cnn(channels=1, size=(28, 14)), ...}, loss="cross-entropy")
 
 from __future__ import annotations
 
+import copy
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -14,6 +16,7 @@ from torch import Tensor, nn
 
 from ..errors import SettingError
 from ..registry import models
+from .block import Source
 
 
 @dataclass(frozen=True)
@@ -29,11 +32,26 @@ class Maker:
 
     def describe(self) -> dict[str, Any]:
         """`models[name](**settings)` makes it again."""
-        return {"name": self.name, **dict(self.settings)}
+        told = {k: v.describe() if isinstance(v, Maker) else v for k, v in self.settings}
+        return {"name": self.name, **told}
 
 
 def _maker(name: str, build: Callable[..., nn.Module], **settings: Any) -> Maker:
     return Maker(name, tuple(settings.items()), build)
+
+
+IN_A_ROW = "in a row"  # not registered: a task makes it of its middle and its head
+
+
+def in_a_row(middle: Maker, last: Maker) -> Maker:
+    """Two models as one."""
+    return _maker(IN_A_ROW, both, middle=middle, last=last)
+
+
+def both(middle: Source, last: Source) -> nn.Module:
+    """Two modules as one; one that is given as such is copied."""
+    made = [copy.deepcopy(m) if isinstance(m, nn.Module) else m() for m in (middle, last)]
+    return nn.Sequential(OrderedDict(zip(("middle", "last"), made, strict=True)))
 
 
 def _positive(**sizes: int) -> None:

@@ -5,13 +5,14 @@
 With combine = "sum" the blocks give embeddings of one width and place_j changes nothing; without a
 head the sum is the score (the journal's form). With combine = "concat" place_j writes silo j's
 embedding into its own columns, so a concatenation is a sum too (ICASSP MNIST: 256 + 256 -> linear
-512 -> 10).
+512 -> 10). A head may begin with a `middle`, which the U-shaped split holds apart from the rest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -29,7 +30,8 @@ from ..registry import losses
 from ..rng import Streams
 from .block import Block, Params, Source
 from .check import check_block
-from .fill import joint_width, sized, sized_blocks
+from .fill import joint_width, sized_blocks, sized_top
+from .library import Maker, both, in_a_row
 
 Combine = Literal["sum", "concat"]
 Spec = tuple[tuple[int, ...], torch.dtype]
@@ -52,6 +54,7 @@ class Shapes:
     scores: int
     label: Spec
     dtype: torch.dtype
+    middle: int = 0
 
     def row(self, word: RowWord, silo: str) -> Spec:
         """Shape and dtype of one row of a message (see messages.py)."""
@@ -59,6 +62,7 @@ class Shapes:
             "embedding": ((self.width[silo],), self.dtype),
             "joint": ((self.joint,), self.dtype),
             "views": ((len(self.width), self.joint), self.dtype),
+            "middle": ((self.middle,), self.dtype),
             "scores": ((self.scores,), self.dtype),
             "features": self.features[silo],
             "label": self.label,
@@ -83,6 +87,8 @@ class Part:
     combine: Combine
     shapes: Shapes
     device: torch.device
+    middle: Block | None = None  # where the head has two parts: the first
+    last: Block | None = None  # and the second
 
     @property
     def loop_only(self) -> bool:
@@ -106,10 +112,18 @@ class Part:
         """A silo's embedding where embeddings meet."""
         if self.combine == "sum":
             return phi
-        silos = list(self.shapes.width)
-        widths = list(self.shapes.width.values())
-        before = sum(widths[: silos.index(silo or self.silo)])
+        before = self._before(silo or self.silo)
         return F.pad(phi, (before, self.shapes.joint - before - phi.shape[-1]))
+
+    def share(self, joint: Tensor, silo: str) -> Tensor:
+        """A silo's own columns of where embeddings meet."""
+        if self.combine == "sum":
+            return joint
+        return joint.narrow(-1, self._before(silo), self.shapes.width[silo])
+
+    def _before(self, silo: str) -> int:
+        widths = self.shapes.width
+        return sum(list(widths.values())[: list(widths).index(silo)])
 
     def scores(self, theta: Theta, joint: Tensor) -> Tensor:
         """What the loss is taken of."""
@@ -125,6 +139,7 @@ class Task:
         loss: str | Loss,
         *,
         head: Source | None = None,
+        middle: Source | None = None,
         combine: Combine = "sum",
     ):
         if combine not in ("sum", "concat"):
@@ -133,6 +148,15 @@ class Task:
         self.loss: Loss = losses[loss]() if isinstance(loss, str) else loss
         if not isinstance(self.loss, Loss):
             raise SettingError(f"loss must be one of {', '.join(losses)}, or a fedloom Loss")
+        if middle is not None and head is None:
+            raise ModelError("a middle needs a head after it, which turns its output into scores")
+        self.middle = None if middle is None else Block(middle)
+        self.last = None if middle is None or head is None else Block(head)
+        if middle is not None and head is not None:
+            if isinstance(middle, Maker) and isinstance(head, Maker):
+                head = in_a_row(middle, head)
+            else:
+                head = partial(both, middle, head)
         self.head = None if head is None else Block(head)
         self.combine: Combine = combine
 
@@ -144,6 +168,7 @@ class Task:
         loss: str | Loss | None = None,
         embedding: int | None = None,
         head: str | Mapping[str, Any] | None = None,
+        middle: str | Mapping[str, Any] | None = None,
         combine: Combine = "sum",
         silos: Mapping[str, Mapping[str, Any]] | None = None,
         **settings: Any,
@@ -152,7 +177,7 @@ class Task:
 
         `silos` gives some silos another model or other settings. With `embedding`, every silo gives
         an embedding of that width, and a `head` ("linear", or {"name": "mlp", "hidden": [64]})
-        turns where they meet into scores.
+        turns where they meet into scores. A `middle` before the head gives that width again.
         """
         cut_first(data)
         other = silos or {}
@@ -170,12 +195,16 @@ class Task:
         shapes = {silo: tuple(x.shape[1:]) for silo, x in data.train.x.items()}
         blocks = sized_blocks(shapes, embedding or data.outputs, each)
         top: Source | None = None
+        between: Source | None = None
         if embedding is not None and head is not None:
-            told = {"name": head} if isinstance(head, str) else dict(head)
             width = joint_width(combine, embedding, len(blocks))
-            name = told.pop("name", "linear")
-            top = sized(name, (width,), data.outputs, told, "the head")
-        return Task(blocks, loss or LOSSES[data.goal], head=top, combine=combine)
+            if middle is not None:
+                between = sized_top(middle, width, embedding, "the middle")
+                width = embedding
+            top = sized_top(head, width, data.outputs, "the head")
+        elif middle is not None:
+            raise SettingError("model: a middle needs an embedding and a head")
+        return Task(blocks, loss or LOSSES[data.goal], head=top, middle=between, combine=combine)
 
     def only(self, silos: Sequence[str]) -> Task:
         """The same without the other silos' blocks; not where a head needs them all."""
@@ -207,14 +236,16 @@ class Task:
                 'or use combine="concat" with a head'
             )
         joint = sum(width.values()) if self.combine == "concat" else width[silos[0]]
-        scores = joint
+        scores, middle = joint, 0
         if self.head is not None:
             row = torch.randn(3, joint, generator=torch.Generator().manual_seed(0))
+            if self.middle is not None:
+                middle = check_block(self.middle, row, dtype, "the middle")
             scores = check_block(self.head, row, dtype, "the head")
         elif self.combine == "concat":
             raise ModelError('combine="concat" needs a head that turns the embeddings into scores')
         label = self._labels(placement, scores, dtype)
-        return Shapes(features, width, joint, scores, label, dtype)
+        return Shapes(features, width, joint, scores, label, dtype, middle)
 
     def _labels(self, placement: Placement, scores: int, dtype: torch.dtype) -> Spec:
         try:
@@ -227,7 +258,26 @@ class Task:
     def part(self, silo: str, shapes: Shapes, device: torch.device) -> Part:
         head = None if self.head is None else self.head.to(shapes.dtype, device)
         block = self.blocks[silo].to(shapes.dtype, device)
-        return Part(silo, block, head, self.loss, self.combine, shapes, device)
+        middle, last = (
+            None if one is None else one.to(shapes.dtype, device)
+            for one in (self.middle, self.last)
+        )
+        return Part(silo, block, head, self.loss, self.combine, shapes, device, middle, last)
+
+
+def two_parts(head: Params) -> tuple[Params, Params]:
+    """The parameters of a head that begins with a middle: the middle's and the rest."""
+    parts: dict[str, Params] = {"middle": {}, "last": {}}
+    for name, value in head.items():
+        part, own = name.split(".", 1)
+        parts[part][own] = value
+    return parts["middle"], parts["last"]
+
+
+def one_head(middle: Params, last: Params) -> Params:
+    """And back."""
+    named = (("middle", middle), ("last", last))
+    return {f"{part}.{name}": v for part, mine in named for name, v in mine.items()}
 
 
 class JointModel(nn.Module):

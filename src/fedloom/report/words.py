@@ -20,8 +20,11 @@ PARTS = {
 ALGORITHMS = {
     "tdcd": "TDCD",
     "tdcd-private-labels": "TDCD with private labels",
+    "fedavg": "FedAvg",
+    "fedprox": "FedProx",
     "fedbcd": "FedBCD",
     "splitnn": "SplitNN",
+    "splitnn-u": "U-shaped SplitNN",
     "vafl": "VAFL",
     "hyfem": "HyFEM",
 }

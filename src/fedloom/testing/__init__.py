@@ -1,6 +1,6 @@
 """Tests for algorithms, ours and others': see `fedloom.testing.battery`."""
 
 from .battery import CHECKS
-from .samples import placement, task
+from .samples import fitting, placement, task
 
-__all__ = ["CHECKS", "placement", "task"]
+__all__ = ["CHECKS", "fitting", "placement", "task"]

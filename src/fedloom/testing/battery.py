@@ -32,7 +32,7 @@ from ..federation.schedule import Drawn, Everyone, Moment, Recorded, Schedule, S
 from ..federation.topology import Party
 from ..models.task import Task
 from ..run import Run, play
-from .samples import CLASSES, placement, task
+from .samples import CLASSES, fitting
 
 ROUNDS = 3
 TOLERANCE = 1e-12
@@ -53,10 +53,11 @@ def _run(
     rounds: int = ROUNDS,
     **options: Any,
 ) -> Run:
+    fits = fitting(algorithm)
     run = Run(
         algorithm,
-        learn or task(),
-        rows or placement(),
+        learn or fits[0],
+        rows or fits[1],
         **{"precision": "float64", "seed": 3, **options},
     )
     return run.fit(rounds)
@@ -86,9 +87,9 @@ def _same(found: float, tolerance: float, what: str) -> float:
 
 
 def _tasks(algorithm: Algorithm) -> Iterator[Task]:
-    yield task()
-    if algorithm.takes_head:
-        yield task(head=True)
+    yield fitting(algorithm)[0]
+    if algorithm.takes_head and not algorithm.needs_server:
+        yield fitting(algorithm, head=True)[0]
 
 
 def _schedules(algorithm: Algorithm) -> dict[str, Schedule]:
@@ -126,7 +127,7 @@ def engines_agree(algorithm: Algorithm) -> float:
 @_check
 def parties_alone(algorithm: Algorithm) -> float:
     """(2) Each party alone, knowing only its own, equals all together to the bit."""
-    rows, learn = placement(), task(head=algorithm.takes_head)
+    learn, rows = fitting(algorithm, head=algorithm.takes_head)
     for schedule in _schedules(algorithm).values():
         right = _run(algorithm, rows, learn, engine="reference", schedule=schedule)
         for groups in (None, one_silo_each(rows), _crosswise(rows)):
@@ -199,7 +200,7 @@ def twins(algorithm: Algorithm) -> float:
     assert cases, "declare at least one degenerate case in twins()"
     worst = 0.0
     for case in cases:
-        rows, learn = placement(case.silos, case.clients), task(case.silos, case.head)
+        learn, rows = fitting(case.mine, case.silos, case.clients, case.head)
         for engine in ("stacked", "reference"):
             for schedule in (Everyone(), Drawn(0.7, seed=5)):
                 mine = _run(case.mine, rows, learn, engine=engine, schedule=schedule)
@@ -212,12 +213,12 @@ def twins(algorithm: Algorithm) -> float:
 @_check
 def renaming(algorithm: Algorithm) -> float:
     """(5) Other names and another order of the clients change nothing."""
-    rows = placement()
+    _, rows = fitting(algorithm)
     shards = {
         silo: {f"renamed {name}": held[name] for name in reversed(held)}
         for silo, held in rows.shards().items()
     }
-    renamed = _run(algorithm, Placement.of(shards))
+    renamed = _run(algorithm, Placement.of(shards, rows.topology.server))
     return _same(_differ(_run(algorithm, rows), renamed), TOLERANCE, "renamed clients")
 
 
@@ -250,7 +251,7 @@ def resuming(algorithm: Algorithm) -> float:
         straight = _run(algorithm, rounds=4, **options)
         stopped = _run(algorithm, rounds=2, **options).snapshot()
         resumed = Run(
-            algorithm, task(), placement(), precision="float64", seed=3, **options
+            algorithm, *fitting(algorithm), precision="float64", seed=3, **options
         ).restore(stopped)
         _same(_differ(resumed.fit(4), straight), 0.0, f"resumed ({engine})")
         assert list(resumed.ledger) == list(straight.ledger), "the resumed run's ledger"
@@ -261,10 +262,10 @@ def resuming(algorithm: Algorithm) -> float:
 @_check
 def same_seed(algorithm: Algorithm) -> float:
     """(8) The same seed gives the same records; another seed gives others."""
-    rows, curves = placement(), []
+    (learn, rows), curves = fitting(algorithm), []
     for seed in (3, 3, 4):
         losses: list[float] = []
-        run = Run(algorithm, task(), rows, seed=seed, precision="float64")
+        run = Run(algorithm, learn, rows, seed=seed, precision="float64")
         run.fit(2, on_round=lambda run, losses=losses: losses.append(run.loss()))  # type: ignore[misc]
         curves.append((losses, list(run.ledger)))
     assert curves[0] == curves[1], "two runs of one seed have different records"
@@ -288,7 +289,7 @@ def replaying(algorithm: Algorithm) -> float:
 @_check
 def learning(algorithm: Algorithm) -> float:
     """(10) The loss falls."""
-    run = Run(algorithm, task(), placement(), seed=3, precision="float64")
+    run = Run(algorithm, *fitting(algorithm), seed=3, precision="float64")
     before = run.loss()
     after = run.fit(30).loss()
     assert after < 0.95 * before, f"the loss went from {before:.4f} to {after:.4f}"
@@ -299,7 +300,7 @@ def learning(algorithm: Algorithm) -> float:
 def absent_rows(algorithm: Algorithm) -> float:
     """(11) Rows of absent clients have no influence, in any silo: whatever stands there instead
     gives the same model."""
-    rows = placement()
+    _, rows = fitting(algorithm)
     silo = rows.topology.silos[0]
     out = rows.topology.clients[silo][1]
     away = Scripted({Moment(round): {silo: [out]} for round in range(ROUNDS)})
@@ -308,7 +309,7 @@ def absent_rows(algorithm: Algorithm) -> float:
     for other in shards if algorithm.joint else [silo]:
         shards[other] = {name: _spoiled(shard, gone) for name, shard in shards[other].items()}
     if algorithm.joint:
-        spoiled = Placement.of(shards)
+        spoiled = Placement.of(shards, rows.topology.server)
     else:
         alone = Placement.of({silo: shards[silo]})
         spoiled = replace(rows, x={**rows.x, **alone.x}, y={**rows.y, **alone.y})
@@ -331,7 +332,7 @@ def _spoiled(shard: Shard, ids: set[Any]) -> Shard:
 def replicas(algorithm: Algorithm) -> float:
     """(12) All hubs of a joint model predict the same, to the bit."""
     if algorithm.joint:
-        run = _run(algorithm, learn=task(head=algorithm.takes_head))
+        run = _run(algorithm, learn=fitting(algorithm, head=algorithm.takes_head)[0])
         first, *others = (run.predict(at=silo) for silo in run.placement.topology.silos)
         for other in others:
             assert torch.equal(first, other), "hubs predict differently"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ..algorithms.base import Algorithm
 from ..data.partition import partition
 from ..data.placement import Placement
 from ..models.library import linear, lstm, mlp
@@ -44,8 +45,9 @@ def placement(silos: int = 3, clients: int | None = None, seed: int = 0) -> Plac
     return partition(x, labels(features(seed)), counts, seed=seed)
 
 
-def task(silos: int = 3, head: bool = False) -> Task:
-    """A different architecture in every silo; `head` adds a trainable one on a concatenation."""
+def task(silos: int = 3, head: bool = False, middle: bool = False) -> Task:
+    """A different architecture in every silo; `head` adds a trainable one on a concatenation, and
+    `middle` something before it."""
     wide = (4, 5, 3) if head else (CLASSES,) * 3
     blocks = {
         "ash": mlp(4, [5], wide[0]),
@@ -56,4 +58,18 @@ def task(silos: int = 3, head: bool = False) -> Task:
     if not head:
         return Task(chosen, "cross-entropy")
     total = sum(wide[:silos])
+    if middle:
+        head_, before = linear(4, CLASSES), mlp(total, [6], 4)
+        return Task(chosen, "cross-entropy", head=head_, middle=before, combine="concat")
     return Task(chosen, "cross-entropy", head=linear(total, CLASSES), combine="concat")
+
+
+def fitting(
+    algorithm: Algorithm, silos: int = 3, clients: int | None = None, head: bool = False
+) -> tuple[Task, Placement]:
+    """A task and rows that an algorithm can run on: one silo, or a server, where it wants that."""
+    silos = 1 if algorithm.one_silo else silos
+    rows = placement(silos, clients)
+    if algorithm.needs_server:
+        return task(silos, head=True, middle=True), rows.with_server()
+    return task(silos, head), rows

@@ -1,0 +1,133 @@
+"""FedAvg and FedProx: one silo whose clients hold different rows of the same columns.
+
+McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS
+2017, Algorithm 1 (comments below); Li et al., Federated Optimization in Heterogeneous Networks,
+MLSys 2020, Algorithm 2.
+
+Readings of the papers:
+- A client's local epochs are Q steps on its own rows of Q minibatches, drawn from all rows of the
+  silo by a common stream; a client without a row in a minibatch takes no step on it.
+- Clients are weighted by their rows that were drawn, on average n_k / n. "uniform" and
+  "participants" are there as in TDCD.
+- The fraction C of clients in a round is the schedule's business (`Drawn`).
+- FedProx's local problem is solved by those Q steps, not to a given inexactness; its mu is the
+  weight of |theta - theta_global|^2 / 2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from torch import Tensor
+
+from ..data.placement import Placement
+from ..errors import SettingError
+from ..federation.fabric import Fabric
+from ..federation.placed import AtHubs, Batch, Rows
+from ..models.task import Part, Task, Theta
+from ..registry import algorithms
+from . import local
+from .base import Bill, Draw, Facts, State, Step, Twin, need_labels, not_negative, tally
+from .tdcd import MODEL, TDCD, UPDATE, TieredSGD, Weighting, counted, predict_jointly
+
+
+@algorithms.register("fedavg")
+@dataclass(frozen=True)
+class FedAvg(TieredSGD):
+    """FedAvg, for one silo: clients take Q steps on their own rows, the hub averages."""
+
+    minibatch: Annotated[
+        Literal["reused", "fresh"], "one minibatch for the Q steps of a round, or Q of them"
+    ] = "fresh"
+    weighting: Annotated[
+        Weighting,
+        "of clients in the mean: all alike, all that had rows in the minibatch, or by their rows",
+    ] = "rows"
+
+    one_silo: ClassVar[bool] = True
+
+    def check(self, task: Task, placement: Placement) -> None:
+        super().check(task, placement)
+        silos = placement.topology.silos
+        if len(silos) > 1:
+            raise SettingError(
+                f"it is for the clients of one silo, and there are {len(silos)}: use alone (every "
+                "silo by itself) or tdcd (all together)"
+            )
+        need_labels(placement, silos, "clients train on their own labels")
+
+    def round(self, fed: Fabric, state: State, draw: Draw) -> State:
+        theta_k = self.to_clients(fed, state.theta, draw)  # w_t to the clients S_t
+        rest_k = fed.at_clients(local.nothing_from_others, fed.part, draw.batch_k)
+        theta_k = fed.at_clients(  # ClientUpdate(k, w_t)
+            self.local_sgd, fed.part, theta_k, rest_k, draw.batch_k, draw.lr, steps=self.local_steps
+        )
+        rows_k = fed.at_clients(counted, rest_k)
+        return State(self.average(fed, theta_k, state, rows_k))  # w_{t+1} = sum_k n_k / n w_k
+
+    def predict(self, fed: Fabric, state: State, step: Step) -> AtHubs[Rows]:
+        return predict_jointly(fed, state, step)
+
+    def bill(self, facts: Facts) -> Bill:
+        ((silo, k),) = self.talking(facts).items()
+        return tally(
+            ("bottom", "down", MODEL, k, k * facts.model[silo]),
+            ("bottom", "up", UPDATE, k, self.update_bytes(facts)),
+        )
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        return [
+            cls(local_steps=3, lr=0.2, batch=12),
+            cls(local_steps=2, lr=0.2, batch=9, minibatch="reused", weighting="uniform", l2=0.05),
+        ]
+
+    @classmethod
+    def twins(cls) -> list[Twin]:
+        from .alone import Alone
+        from .central import Central
+
+        first, second = FedAvg.examples()
+        pooled = Central(local_steps=3, lr=0.2, batch=12, minibatch="fresh")
+        return [
+            Twin("a silo alone", first, Alone(**vars(first)), 1, None),
+            Twin("N = 1: TDCD", second, TDCD(**vars(second)), 1, None),
+            Twin("with a head", second, TDCD(**vars(second)), 1, None, head=True),
+            Twin("one client: SGD", first, pooled, 1, 1),
+        ]
+
+
+@algorithms.register("fedprox")
+@dataclass(frozen=True)
+class FedProx(FedAvg):
+    """FedProx, for one silo: FedAvg whose clients are held near the hub's model."""
+
+    mu: Annotated[float, "weight of |theta - theta_global|^2 / 2 in the local steps"] = 0.1
+
+    def check(self, task: Task, placement: Placement) -> None:
+        super().check(task, placement)
+        not_negative("mu", self.mu)
+
+    def local_sgd(self, part: Part, theta: Theta, rest: Rows, batch: Batch, lr: Tensor) -> Theta:
+        return local.local_sgd(part, theta, rest, batch, lr, self.l2, prox=self.mu)
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        return [
+            cls(local_steps=3, lr=0.2, batch=12, mu=0.5),
+            cls(local_steps=2, lr=0.2, batch=9, minibatch="reused", weighting="participants"),
+        ]
+
+    @classmethod
+    def twins(cls) -> list[Twin]:
+        from .fedbcd import FedBCD
+
+        many: dict[str, Any] = {"local_steps": 4, "lr": 0.2, "batch": 9}
+        one: dict[str, Any] = {**many, "local_steps": 1}
+        same = {**many, "minibatch": "fresh", "weighting": "rows"}
+        return [
+            Twin("mu = 0: FedAvg", cls(**many, mu=0.0), FedAvg(**many), 1, None),
+            Twin("Q = 1: FedAvg", cls(**one), FedAvg(**one), 1, None),
+            Twin("N = 1: FedBCD", cls(**many, mu=0.7), FedBCD(**same, prox=0.7), 1, None),
+        ]

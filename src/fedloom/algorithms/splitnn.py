@@ -1,0 +1,290 @@
+"""SplitNN: each silo holds the first layers of a network, the label silo also its top.
+
+Thesis, section 4.1 (steps 1-7, numbers below) and 5.4.1; after Vepakomma et al., Split learning for
+health, 2018. With Q = 1 it is SGD on the joined network. With Q > 1 the derivative that came back
+to the cut layer is frozen, and each silo pulls it through its own layers Q times.
+
+Readings of the thesis:
+- The master is the hub of the label silo. Its top model is the task's head, held and trained in
+  that silo only; without one, the sum of the embeddings is the score.
+- A silo with several clients trains as in TDCD: the hub averages its clients. Labels stay with the
+  clients of the label silo, so each of them trains a replica of the top on its own rows, and the
+  hub averages the replicas. With one client this is the thesis' master.
+- The top takes one step on every minibatch of a round ("updates its own model", step 5), with the
+  step size of that minibatch's first local step: one in the reused form, Q in the fresh one. All
+  derivatives are those of the top at the start of the round.
+- Nothing is encrypted here.
+
+It keeps labels where they are, it does not hide them. Without a top, with cross-entropy, the
+negative entry of the derivative that a silo gets back is the row's label; and with any top, rows of
+different classes can be told apart by the derivatives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, NamedTuple, Self
+
+import torch
+from torch import Tensor
+from torch.func import grad
+
+from ..data.placement import Placement
+from ..federation.fabric import Fabric
+from ..federation.messages import Kind
+from ..federation.placed import AtClients, AtHubs, Batch, Placed, Rows
+from ..models.block import Params
+from ..models.task import Part, Task, Theta
+from ..registry import algorithms
+from ..rng import Streams
+from . import local
+from .base import Bill, Draw, Entry, Facts, State, Step, Twin, label_silo, tally
+from .central import Central, to_all
+from .tdcd import EMBEDDING, HUB_EMBEDDING, MODEL, UPDATE, TieredSGD, counted
+
+CUT = Kind(
+    "cut-layer",
+    "the silos' joint embedding of a label client's own rows, to that client: with two silos it "
+    "can work out the other's",
+    "joint",
+)
+CUT_DERIVATIVE = Kind(
+    "cut-derivative",
+    "derivatives of the loss by the joint embedding, to the label silo's hub: without a top model "
+    "they show it the labels, with one they can still sort the rows by label",
+    "joint",
+)
+HUB_CUT_GRADIENT = Kind(
+    "hub-cut-gradient",
+    "a silo's share of the derivatives, to its hub: without a top model the negative entry of a "
+    "row IS its label, with one they can still sort the rows by label",
+    "embedding",
+)
+CUT_GRADIENT = Kind(
+    "cut-gradient",
+    "the derivatives of a client's own rows, to that client: they show it what they show its hub",
+    "embedding",
+)
+TOP = Kind("top", "the top model, to the label silo's clients only")
+TOP_UPDATE = Kind("top-update", "a label client's top model after its step, to its own hub")
+TOP_SCORES = Kind(
+    "top-scores", "the top model's scores, to every hub, at prediction only", "scores"
+)
+
+
+class SplitState(NamedTuple):
+    """Each hub's block (no head in it), and the top at the label silo's hub."""
+
+    theta: AtHubs[Theta]
+    top: AtHubs[Params]
+
+
+@algorithms.register("splitnn")
+@dataclass(frozen=True)
+class SplitNN(TieredSGD):
+    """Split neural network: a top model over the silos' embeddings, where the labels are."""
+
+    local_steps: Annotated[int, "Q, the local steps of a round, with one frozen derivative"] = 1
+    labels_at: Annotated[str | None, "the silo with labels and top model; none: the first"] = None
+
+    State: ClassVar[type[Any]] = SplitState
+
+    def check(self, task: Task, placement: Placement) -> None:
+        super().check(task, placement)
+        label_silo(self.labels_at, placement)
+
+    def holder(self, fed: Fabric) -> str:
+        return self.labels_at or fed.silos[0]
+
+    def start(self, fed: Fabric) -> Any:
+        streams = fed.known(fed.streams)
+        top = fed.at(self.holder(fed), initial_top, fed.part, streams)
+        return SplitState(fed.at_hubs(initial_block, fed.part, streams), top)
+
+    def round(self, fed: Fabric, state: Any, draw: Draw) -> Any:
+        part, rows, batch_k = fed.part, draw.rows, draw.batch_k
+        holder = self.holder(fed)
+        label = fed.within(holder)
+        theta_k = self.to_clients(fed, state.theta, draw)
+        top_k = self.top_to_clients(label, state.top)
+        phi_k = fed.at_clients(local.embed, part, theta_k, batch_k)  # 1
+        phi = fed.gather(EMBEDDING, phi_k, rows)
+        joint = fed.at(holder, joined, part, fed.collect(HUB_EMBEDDING, phi, to=holder))  # 2
+        joint_k = label.scatter(CUT, joint, rows)
+        slope_k = label.at_clients(derivative, part, top_k, joint_k, batch_k)  # 3-4
+        slope = label.gather(CUT_DERIVATIVE, slope_k, rows)
+        slopes = fed.at(holder, shares, part, joint, slope)
+        top_k = label.at_clients(  # 5
+            self.train_top, part, top_k, joint_k, batch_k, draw.lr, steps=self.top_steps
+        )
+        theta = self.pull(fed, holder, theta_k, slopes, state, draw)  # 5-6
+        top = self.average_tops(label, top_k, state.top, label.at_clients(counted, joint_k))
+        return SplitState(theta, top)
+
+    def pull(
+        self,
+        fed: Fabric,
+        frm: str,
+        theta_k: AtClients[Theta],
+        slopes: AtHubs[Mapping[str, Rows]],
+        state: Any,
+        draw: Draw,
+    ) -> AtHubs[Theta]:
+        """Every silo gets its share of the derivatives and pulls it back Q times."""
+        share = fed.spread(HUB_CUT_GRADIENT, slopes, frm=frm)
+        slope_k = fed.scatter(CUT_GRADIENT, share, draw.rows)
+        theta_k = fed.at_clients(
+            self.frozen_sgd,
+            fed.part,
+            theta_k,
+            slope_k,
+            draw.batch_k,
+            draw.lr,
+            steps=self.local_steps,
+        )
+        return self.average(fed, theta_k, State(state.theta), fed.at_clients(counted, slope_k))
+
+    def frozen_sgd(self, part: Part, theta: Theta, slope: Rows, batch: Batch, lr: Tensor) -> Theta:
+        return local.frozen_sgd(part, theta, slope, batch, lr, self.l2)
+
+    # The top model: only in the label silo, and only where the task has a head
+
+    @property
+    def top_steps(self) -> int:
+        """One on every minibatch."""
+        return self.local_steps if self.minibatch == "fresh" else 1
+
+    def top_to_clients(self, label: Fabric, top: AtHubs[Params]) -> Placed:
+        return label.to_clients(TOP, top) if label.has_head else label.known({})
+
+    def train_top(self, part: Part, top: Params, joint: Rows, batch: Batch, lr: Tensor) -> Params:
+        lr = lr[: self.top_steps]
+        return local.sgd(top_loss, part, Theta({}, top), joint, batch, lr, self.l2).head
+
+    def average_tops(
+        self, label: Fabric, top_k: AtClients[Params], before: AtHubs[Params], rows_k: Placed
+    ) -> AtHubs[Params]:
+        if not label.has_head:
+            return before
+        weight_k = None
+        if self.weighting != "uniform":
+            weight_k = label.at_clients(self.weigh, label.part, rows_k)
+        return label.mean(TOP_UPDATE, top_k, otherwise=before, weight=weight_k)
+
+    # What came of it
+
+    def predict(self, fed: Fabric, state: Any, step: Step) -> AtHubs[Rows]:
+        holder = self.holder(fed)
+        theta_k = fed.to_clients(MODEL, state.theta)
+        phi_k = fed.at_clients(local.embed, fed.part, theta_k, step.batch_k)
+        phis = fed.collect(HUB_EMBEDDING, fed.gather(EMBEDDING, phi_k, step.rows), to=holder)
+        scores = fed.at(
+            holder, top_scores, fed.part, state.top, fed.at(holder, joined, fed.part, phis)
+        )
+        everyone = fed.at(holder, to_all, fed.known(fed.silos), scores)
+        return fed.spread(TOP_SCORES, everyone, frm=holder)
+
+    def blocks(self, fed: Fabric, state: Any) -> dict[str, Theta]:
+        """Where the label silo's hub is hosted, with its top as everyone's head."""
+        top = fed.read(state.top).get(self.holder(fed), {})
+        return {silo: Theta(theta.block, top) for silo, theta in fed.read(state.theta).items()}
+
+    def bill(self, facts: Facts) -> Bill:
+        talking, facts = self.talking(facts), without_head(facts)
+        n, k, s = len(talking), sum(talking.values()), self.rows_of_round(facts.size)
+        holder = self.labels_at or next(iter(talking))
+        wide = {j: facts.row("embedding", j) for j in talking}
+        others = s * sum(wide[j] + 1 for j in talking if j != holder)
+        joint, m = s * facts.row("joint", holder), talking[holder]
+        return tally(
+            ("bottom", "down", MODEL, k, sum(talking[j] * facts.model[j] for j in talking)),
+            ("bottom", "up", EMBEDDING, k, s * sum(wide.values())),
+            ("top", "up", HUB_EMBEDDING, n - 1, others),
+            ("bottom", "down", CUT, m, joint + s),
+            ("bottom", "up", CUT_DERIVATIVE, m, joint),
+            ("top", "down", HUB_CUT_GRADIENT, n - 1, others),
+            ("bottom", "down", CUT_GRADIENT, k, s * sum(each + 1 for each in wide.values())),
+            ("bottom", "up", UPDATE, k, self.update_bytes(facts)),
+            *self.top_lines(facts, m, facts.head),
+        )
+
+    def top_lines(self, facts: Facts, clients: int, size: int) -> list[Entry]:
+        """The top goes down to so many label clients, and comes back."""
+        weight = 0 if self.weighting == "uniform" else facts.shapes.dtype.itemsize
+        clients = clients if size else 0
+        return [
+            ("bottom", "down", TOP, clients, clients * size),
+            ("bottom", "up", TOP_UPDATE, clients, clients * (size + weight)),
+        ]
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        return [
+            cls(lr=0.2, batch=12, labels_at="birch"),
+            cls(local_steps=2, lr=0.2, batch=9, minibatch="fresh", weighting="rows", l2=0.05),
+            cls(local_steps=3, lr=0.1, batch=5, weighting="participants"),
+        ]
+
+    @classmethod
+    def twins(cls) -> list[Twin]:
+        one: dict[str, Any] = {"lr": 0.2, "batch": 9, "l2": 0.1}
+        rows: dict[str, Any] = {"lr": 0.2, "batch": None}
+        weighted = cls(**rows, weighting="rows")
+        return [
+            Twin("K = Q = 1: SGD on the joined network", cls(**one), Central(**one), 3, 1, True),
+            Twin("without a top", cls(**one), Central(**one), 3, 1),
+            Twin("one silo", cls(**one), Central(**one), 1, 1, True),
+            Twin("Q = 1, full batch, by rows", weighted, Central(**rows), 3, None, True),
+        ]
+
+
+def initial_block(part: Part, streams: Streams) -> Theta:
+    return part.initial(streams)._replace(head={})
+
+
+def initial_top(part: Part, streams: Streams) -> Params:
+    return part.initial(streams).head
+
+
+def without_head(facts: Facts) -> Facts:
+    """The same facts, where the model that a hub sends to its clients is the block alone."""
+    return replace(facts, model={j: size - facts.head for j, size in facts.model.items()})
+
+
+def joined(part: Part, phis: dict[str, Rows]) -> Rows:
+    """The cut layer: where embeddings meet. A row counts where every silo has it."""
+    mask = torch.stack([phi.mask for phi in phis.values()]).all(0)
+    value = torch.stack([part.place(phi.value, silo) for silo, phi in phis.items()]).sum(0)
+    return Rows(torch.where(mask[:, None], value, 0.0), mask)
+
+
+def row_losses(part: Part, top: Params, joint: Tensor, batch: Batch) -> Tensor:
+    """The loss of every row, through the top; rows of several minibatches are one after another."""
+    assert batch.y is not None
+    last = batch.mask.ndim - 1
+    scores = part.scores(Theta({}, top), joint.flatten(0, last))
+    return part.loss.rows(scores, batch.y.flatten(0, last)).unflatten(0, batch.mask.shape)
+
+
+def derivative(part: Part, top: Params, joint: Rows, batch: Batch) -> Tensor:
+    """dl/dz of every row, by the cut layer z."""
+    return grad(_total)(joint.value, part, top, batch)
+
+
+def _total(joint: Tensor, part: Part, top: Params, batch: Batch) -> Tensor:
+    return row_losses(part, top, joint, batch).sum()
+
+
+def top_loss(theta: Theta, part: Part, joint: Rows, batch: Batch) -> Tensor:
+    return local.mean_over(joint.mask, row_losses(part, theta.head, joint.value, batch))
+
+
+def shares(part: Part, joint: Rows, slope: Rows) -> dict[str, Rows]:
+    """Each silo's own columns of the derivatives; a row counts where it has a derivative too."""
+    mask = joint.mask & slope.mask
+    return {silo: Rows(part.share(slope.value, silo), mask) for silo in part.shapes.width}
+
+
+def top_scores(part: Part, top: Params, joint: Rows) -> Rows:
+    return Rows(part.scores(Theta({}, top), joint.value), joint.mask)

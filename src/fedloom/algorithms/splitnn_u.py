@@ -1,0 +1,272 @@
+"""U-shaped SplitNN: a server without data or labels holds the middle of the network.
+
+Thesis, section 4.1 (after Vepakomma et al., 2018): silos send their embeddings to a server, whose
+middle goes over them; what it gives goes to the label silo, which keeps the last layers and takes
+the loss; derivatives travel back the same way. With Q = 1 it is SGD on the joined network.
+
+Readings, beyond those of splitnn.py:
+- The task's `middle` is the server's, its `head` the last layers of the label silo; every client
+  there trains a replica of them on its own rows, and the hub averages. The server, which sees all
+  rows of the minibatch, needs no replicas.
+- With Q > 1 all derivatives are frozen at the start of the round, and the middle takes one step on
+  every minibatch, as the top does.
+
+The server learns embeddings and derivatives of all silos, and no label as such; but the derivatives
+that it and the silos get can sort the rows by label.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple, Self
+
+from torch import Tensor
+from torch.func import grad
+
+from ..data.placement import Placement
+from ..errors import ModelError, SettingError
+from ..federation.fabric import Fabric
+from ..federation.messages import Kind
+from ..federation.placed import AtHubs, Batch, Rows
+from ..federation.topology import SERVER
+from ..models.block import Params
+from ..models.task import Part, Task, Theta, one_head, two_parts
+from ..registry import algorithms
+from ..rng import Streams
+from . import local
+from .base import Bill, Draw, Facts, Step, Twin, tally
+from .central import Central, Parts, to_all
+from .splitnn import (
+    CUT_GRADIENT,
+    HUB_CUT_GRADIENT,
+    TOP_SCORES,
+    SplitNN,
+    derivative,
+    initial_block,
+    joined,
+    shares,
+    top_scores,
+    without_head,
+)
+from .tdcd import EMBEDDING, HUB_EMBEDDING, MODEL, UPDATE, counted
+
+HUB_MIDDLE = Kind("hub-middle", "what the server's middle gives, to the label silo's hub", "middle")
+MIDDLE = Kind(
+    "middle", "what the server's middle gives for a label client's own rows, to it", "middle"
+)
+MIDDLE_DERIVATIVE = Kind(
+    "middle-derivative",
+    "derivatives of the loss by what the middle gave, to the label silo's hub: they can sort the "
+    "rows by label",
+    "middle",
+)
+HUB_MIDDLE_DERIVATIVE = Kind(
+    "hub-middle-derivative",
+    "the same, to the server: no label as such, but they can sort the rows by label",
+    "middle",
+)
+
+
+class USplitState(NamedTuple):
+    """Each hub's block, the server's middle, and the last layers at the label silo's hub."""
+
+    theta: AtHubs[Theta]
+    middle: AtHubs[Params]
+    top: AtHubs[Params]
+
+
+@algorithms.register("splitnn-u")
+@dataclass(frozen=True)
+class SplitNNU(SplitNN):
+    """U-shaped split network: a server holds the middle, the label silo the last layers."""
+
+    State: ClassVar[type[Any]] = USplitState
+    needs_server: ClassVar[bool] = True
+
+    def check(self, task: Task, placement: Placement) -> None:
+        super().check(task, placement)
+        if not placement.topology.server:
+            raise SettingError(
+                "the U-shaped split needs a server: use placement.with_server(), or "
+                "Placement.of(..., server=True)"
+            )
+        if task.middle is None:
+            raise ModelError(
+                "the U-shaped split needs a middle for the server and a head after it: "
+                "Task(..., middle=..., head=...)"
+            )
+
+    def start(self, fed: Fabric) -> Any:
+        streams = fed.known(fed.streams)
+        return USplitState(
+            fed.at_hubs(initial_block, fed.part, streams),
+            fed.at(SERVER, initial_middle, fed.parts, streams),
+            fed.at(self.holder(fed), initial_last, fed.part, streams),
+        )
+
+    def round(self, fed: Fabric, state: Any, draw: Draw) -> Any:
+        part, parts, rows, batch_k = fed.part, fed.parts, draw.rows, draw.batch_k
+        label = fed.within(self.holder(fed))
+        theta_k = self.to_clients(fed, state.theta, draw)
+        top_k = self.top_to_clients(label, state.top)
+        phi_k = fed.at_clients(local.embed, part, theta_k, batch_k)
+        phi = fed.gather(EMBEDDING, phi_k, rows)
+        phis = fed.collect(HUB_EMBEDDING, phi, to=SERVER)  # every party to the server
+        joint = fed.at(SERVER, joined_there, parts, phis)
+        middle_k = label.scatter(MIDDLE, self.to_labels(fed, state.middle, joint), rows)
+        slope_k = label.at_clients(last_derivative, part, top_k, middle_k, batch_k)
+        slope = label.gather(MIDDLE_DERIVATIVE, slope_k, rows)  # backpropagation starts here
+        back = label.collect(HUB_MIDDLE_DERIVATIVE, slope, to=SERVER)
+        slopes = fed.at(SERVER, middle_shares, parts, state.middle, joint, back)
+        middle = fed.at(
+            SERVER,
+            self.train_middle,
+            parts,
+            state.middle,
+            joint,
+            back,
+            draw.lr,
+            steps=self.top_steps,
+        )
+        top_k = label.at_clients(
+            self.train_top, part, top_k, middle_k, batch_k, draw.lr, steps=self.top_steps
+        )
+        theta = self.pull(fed, SERVER, theta_k, slopes, state, draw)
+        top = self.average_tops(label, top_k, state.top, label.at_clients(counted, middle_k))
+        return USplitState(theta, middle, top)
+
+    def to_labels(self, fed: Fabric, middle: AtHubs[Params], joint: AtHubs[Rows]) -> AtHubs[Rows]:
+        """What the middle gives, at the label silo's hub."""
+        holder = self.holder(fed)
+        gives = fed.at(SERVER, through_middle, fed.parts, middle, joint)
+        only = fed.at(SERVER, to_all, fed.known((holder,)), gives)
+        return fed.within(holder).spread(HUB_MIDDLE, only, frm=SERVER)
+
+    def train_middle(
+        self, parts: Parts, middle: Params, joint: Rows, back: dict[str, Rows], lr: Tensor
+    ) -> Params:
+        """One step on every minibatch of the round, with the derivatives that came back."""
+        steps = self.top_steps
+        whole = (joint.value, *came_back(joint, back))
+        for q in range(steps):
+            z, slope, mask = (a.unflatten(0, (steps, -1))[q] for a in whole)
+            down = grad(pulled_middle)(Theta({}, middle), parts, z, Rows(slope, mask))
+            middle = local.descend(Theta({}, middle), down, mask, lr[q], self.l2).head
+        return middle
+
+    def train_top(self, part: Part, top: Params, joint: Rows, batch: Batch, lr: Tensor) -> Params:
+        return super().train_top(with_last(part), top, joint, batch, lr)
+
+    def predict(self, fed: Fabric, state: Any, step: Step) -> AtHubs[Rows]:
+        holder = self.holder(fed)
+        theta_k = fed.to_clients(MODEL, state.theta)
+        phi_k = fed.at_clients(local.embed, fed.part, theta_k, step.batch_k)
+        phis = fed.collect(HUB_EMBEDDING, fed.gather(EMBEDDING, phi_k, step.rows), to=SERVER)
+        joint = fed.at(SERVER, joined_there, fed.parts, phis)
+        gives = self.to_labels(fed, state.middle, joint)
+        scores = fed.at(holder, last_scores, fed.part, state.top, gives)
+        everyone = fed.at(holder, to_all, fed.known(fed.silos), scores)
+        return fed.spread(TOP_SCORES, everyone, frm=holder)
+
+    def blocks(self, fed: Fabric, state: Any) -> dict[str, Theta]:
+        """With the whole head, where both the server and the label silo's hub are hosted."""
+        middle = fed.read(state.middle).get(SERVER, {})
+        head = one_head(middle, fed.read(state.top).get(self.holder(fed), {}))
+        return {silo: Theta(theta.block, head) for silo, theta in fed.read(state.theta).items()}
+
+    def bill(self, facts: Facts) -> Bill:
+        talking, facts = self.talking(facts), without_head(facts)
+        n, k, s = len(talking), sum(talking.values()), self.rows_of_round(facts.size)
+        holder = self.labels_at or next(iter(talking))
+        wide = {j: s * facts.row("embedding", j) for j in talking}
+        masked = sum(wide.values()) + n * s
+        middle, m = s * facts.row("middle", holder), talking[holder]
+        return tally(
+            ("bottom", "down", MODEL, k, sum(talking[j] * facts.model[j] for j in talking)),
+            ("bottom", "up", EMBEDDING, k, sum(wide.values())),
+            ("top", "up", HUB_EMBEDDING, n, masked),
+            ("top", "down", HUB_MIDDLE, 1, middle + s),
+            ("bottom", "down", MIDDLE, m, middle + s),
+            ("bottom", "up", MIDDLE_DERIVATIVE, m, middle),
+            ("top", "up", HUB_MIDDLE_DERIVATIVE, 1, middle + s),
+            ("top", "down", HUB_CUT_GRADIENT, n, masked),
+            ("bottom", "down", CUT_GRADIENT, k, masked),
+            ("bottom", "up", UPDATE, k, self.update_bytes(facts)),
+            *self.top_lines(facts, m, facts.head - facts.middle),
+        )
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        return [
+            cls(lr=0.2, batch=12, labels_at="birch", weighting="participants"),
+            cls(local_steps=2, lr=0.2, batch=9, minibatch="fresh", weighting="rows", l2=0.005),
+        ]
+
+    @classmethod
+    def twins(cls) -> list[Twin]:
+        one: dict[str, Any] = {"lr": 0.2, "batch": 9, "l2": 0.1}
+        rows: dict[str, Any] = {**one, "local_steps": 3, "weighting": "rows"}
+        return [
+            Twin("K = Q = 1: SGD on the joined network", cls(**one), Central(**one), 3, 1),
+            Twin("by rows: the middle anywhere is alike", cls(**rows), SplitNN(**rows), 3, None),
+        ]
+
+
+def initial_middle(parts: Parts, streams: Streams) -> Params:
+    return two_parts(next(iter(parts.values())).initial(streams).head)[0]
+
+
+def initial_last(part: Part, streams: Streams) -> Params:
+    return two_parts(part.initial(streams).head)[1]
+
+
+def with_last(part: Part) -> Part:
+    """The task as the label silo sees it: the last layers are its head."""
+    return replace(part, head=part.last)
+
+
+def joined_there(parts: Parts, phis: dict[str, Rows]) -> Rows:
+    return joined(next(iter(parts.values())), phis)
+
+
+def middle_of(parts: Parts, params: Params, joint: Tensor) -> Tensor:
+    block = next(iter(parts.values())).middle
+    assert block is not None
+    return block(params, joint)
+
+
+def through_middle(parts: Parts, params: Params, joint: Rows) -> Rows:
+    return Rows(middle_of(parts, params, joint.value), joint.mask)
+
+
+def last_derivative(part: Part, top: Params, given: Rows, batch: Batch) -> Tensor:
+    return derivative(with_last(part), top, given, batch)
+
+
+def last_scores(part: Part, top: Params, given: Rows) -> Rows:
+    return top_scores(with_last(part), top, given)
+
+
+def came_back(joint: Rows, back: dict[str, Rows]) -> Rows:
+    """The derivatives from the label silo; a row counts where every silo has it."""
+    (slope,) = back.values()
+    return Rows(slope.value, slope.mask & joint.mask)
+
+
+def pulled_middle(theta: Theta, parts: Parts, joint: Tensor, slope: Rows) -> Tensor:
+    """A function with the gradient of the loss: derivatives pulled back through the middle."""
+    along = (middle_of(parts, theta.head, joint) * slope.value).sum(-1)
+    return local.mean_over(slope.mask, along)
+
+
+def middle_shares(
+    parts: Parts, middle: Params, joint: Rows, back: dict[str, Rows]
+) -> dict[str, Rows]:
+    """Each silo's share of the derivatives, pulled back through the middle."""
+    slope = came_back(joint, back)
+    down = grad(_along)(joint.value, parts, middle, slope.value)
+    return shares(next(iter(parts.values())), joint, Rows(down, slope.mask))
+
+
+def _along(joint: Tensor, parts: Parts, middle: Params, slope: Tensor) -> Tensor:
+    return (middle_of(parts, middle, joint) * slope).sum()

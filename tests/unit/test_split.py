@@ -1,0 +1,250 @@
+"""FedBCD, SplitNN, FedAvg and FedProx: what they refuse, what moves, who learns what, time."""
+
+import pytest
+import torch
+
+from fedloom import Network, Placement, Run, Shard, Task, linear, load_model, partition, tree
+from fedloom.algorithms import FedAvg, FedBCD, FedProx, SplitNN, SplitNNU
+from fedloom.errors import DataError, ModelError, PlacementError, ProtocolError, SettingError
+from fedloom.federation.messages import Kind
+from fedloom.federation.placed import Rows
+from fedloom.federation.topology import SERVER
+from fedloom.testing import fitting, placement, task
+
+FROZEN = {"updates": "frozen-gradient", "batch": 5}
+Q = 4
+
+
+def without_labels_in(silo, rows=None):
+    shards = (rows or placement()).shards()
+    shards[silo] = {name: Shard(s.ids, s.x) for name, s in shards[silo].items()}
+    return Placement.of(shards)
+
+
+# What they refuse, before training
+
+
+@pytest.mark.parametrize(
+    "algorithm", [FedBCD(**FROZEN), SplitNN(batch=5), SplitNNU(batch=5)], ids=str
+)
+def test_labels_are_needed_where_they_are_said_to_be(algorithm):
+    learn, _ = fitting(algorithm)
+    rows = without_labels_in("ash").with_server()
+    with pytest.raises(DataError, match="silo ash holds no labels: labels_at must name the silo"):
+        Run(algorithm, learn, rows)
+    kind, settings = type(algorithm), vars(algorithm)
+    with pytest.raises(SettingError, match="labels_at: 'brich'; did you mean 'birch'"):
+        Run(kind(**{**settings, "labels_at": "brich"}), learn, rows)
+    Run(kind(**{**settings, "labels_at": "birch"}), learn, rows).fit(1)
+
+
+def test_fresh_own_needs_labels_everywhere():
+    with pytest.raises(DataError, match=r"cedar holds no labels.*use updates = frozen-gradient"):
+        Run(FedBCD(batch=5), task(), without_labels_in("cedar"))
+    with pytest.raises(SettingError, match=r"labels_at = 'ash'.*or tdcd-private-labels"):
+        Run(FedBCD(batch=5, labels_at="ash"), task(), placement())
+    with pytest.raises(SettingError, match=r"labels_at = 'ash'.*or splitnn"):
+        Run(FedBCD(batch=5, labels_at="ash"), task(head=True), placement())
+
+
+def test_a_frozen_gradient_has_no_head_in_every_silo():
+    with pytest.raises(ModelError, match="use splitnn, which trains it where the labels are"):
+        Run(FedBCD(**FROZEN), task(head=True), placement())
+
+
+@pytest.mark.parametrize("updates", ["fresh-own", "frozen-gradient"])
+def test_one_silo_cannot_take_turns(updates):
+    algorithm = FedBCD(batch=5, order="sequential", updates=updates)
+    with pytest.raises(SettingError, match=r"order = sequential: there is one silo.*use parallel"):
+        Run(algorithm, task(1), placement(1))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"order": "serial"}, "order: 'serial'"),
+        ({"updates": "frozen"}, "updates: 'frozen'; known: fresh-own, frozen-gradient"),
+        ({"prox": -1}, "prox must be a number that is not negative, not -1"),
+        ({"prox": "much"}, "prox must be a number that is not negative, not 'much'"),
+        ({"prox": float("nan")}, "prox must be a number that is not negative"),
+    ],
+)
+def test_settings_of_fedbcd(settings, message):
+    with pytest.raises(SettingError, match=message):
+        Run(FedBCD(batch=5, **settings), task(), placement())
+
+
+def test_the_u_shape_needs_a_server_and_a_middle():
+    algorithm = SplitNNU(batch=5)
+    learn, rows = fitting(algorithm)
+    with pytest.raises(SettingError, match=r"needs a server: use placement\.with_server\(\)"):
+        Run(algorithm, learn, placement())
+    for lacking in (task(), task(head=True)):
+        with pytest.raises(ModelError, match="needs a middle for the server and a head after it"):
+            Run(algorithm, lacking, rows)
+    with pytest.raises(ModelError, match="a middle needs a head after it"):
+        Task({"a": linear(2, 3)}, "cross-entropy", middle=linear(3, 3))
+    x = {silo: torch.randn(20, 2) for silo in rows.x}
+    learn = Task(dict.fromkeys(x, linear(2, 3)), "squared", middle=linear(9), head=linear(1))
+    with pytest.raises(ModelError, match="the middle"):
+        Run(algorithm, learn, partition(x, torch.zeros(20), dict.fromkeys(x, 1)).with_server())
+
+
+@pytest.mark.parametrize("kind", [FedAvg, FedProx])
+def test_one_silo_is_needed(kind):
+    with pytest.raises(SettingError, match=r"one silo, and there are 3: use alone .* or tdcd"):
+        Run(kind(batch=5), task(), placement())
+    with pytest.raises(DataError, match="no silo holds labels"):
+        Run(kind(batch=5), task(1), without_labels_in("ash", placement(1)))
+
+
+@pytest.mark.parametrize("mu", [-0.1, "x", float("inf")])
+def test_mu_is_a_number(mu):
+    with pytest.raises(SettingError, match="mu must be a number that is not negative"):
+        Run(FedProx(batch=5, mu=mu), task(1), placement(1))
+
+
+# What moves
+
+
+@pytest.mark.parametrize("updates", ["fresh-own", "frozen-gradient"])
+@pytest.mark.parametrize("q", [1, 3])
+def test_the_order_matters_after_the_first_silo(updates, q):
+    """The first silo of a round does the same in either order, the others do not."""
+    both = []
+    for order in ("parallel", "sequential"):
+        algorithm = FedBCD(local_steps=q, lr=0.2, batch=12, order=order, updates=updates)
+        run = Run(algorithm, task(), placement(), precision="float64").fit(1)
+        both.append(algorithm.blocks(run.fed, run.state))
+    apart = {silo: tree.largest_difference(both[0][silo], both[1][silo]) for silo in both[0]}
+    assert apart["ash"] < 1e-14
+    assert min(apart["birch"], apart["cedar"]) > 1e-5
+
+
+def test_the_two_meanings_part_after_the_first_step():
+    runs = [
+        Run(FedBCD(local_steps=3, lr=0.2, batch=12, updates=u), task(), placement()).fit(1)
+        for u in ("fresh-own", "frozen-gradient")
+    ]
+    a, b = (run.algorithm.blocks(run.fed, run.state) for run in runs)
+    assert tree.largest_difference(a, b) > 1e-4
+
+
+@pytest.mark.parametrize("algorithm", [FedProx(batch=12, lr=0.3), FedBCD(batch=12, lr=0.3)])
+def test_a_strong_pull_keeps_clients_near_the_start(algorithm):
+    name = "mu" if isinstance(algorithm, FedProx) else "prox"
+    moved = []
+    for weight in (0.0, 2.0):
+        mine = type(algorithm)(**{**vars(algorithm), name: weight})
+        run = Run(mine, *fitting(mine), precision="float64")
+        before = mine.start(run.fed)
+        run.fit(1)
+        moved.append(
+            tree.largest_difference(run.fed.read(before.theta), run.snapshot().state["theta"])
+        )
+    assert 0 < moved[1] < 0.7 * moved[0]
+
+
+@pytest.mark.parametrize("kind", [SplitNN, SplitNNU])
+def test_the_top_is_in_the_label_silo_only(kind):
+    learn, rows = task(head=True, middle=True), placement().with_server()
+    run = Run(kind(batch=9, labels_at="birch"), learn, rows).fit(2)
+    assert set(run.fed.read(run.state.top)) == {"birch"}
+    assert all(theta.head == {} for theta in run.fed.read(run.state.theta).values())
+    tops = run.ledger.of_round(0)
+    assert {line.kind: m for line, (m, _) in tops.items() if line.kind == "top"} == {"top": 2}
+    if kind is SplitNNU:
+        assert set(run.fed.read(run.state.middle)) == {SERVER}
+    assert not {entry.kind for entry in run.ledger} & {"labels", "label", "features"}
+    x = {silo: v.float() for silo, v in rows.x.items()}
+    assert torch.allclose(run.model()(x), run.predict(), atol=1e-5)
+    assert torch.allclose(run.trained().predict(x), run.predict(), atol=1e-5)
+
+
+@pytest.mark.parametrize("algorithm", [SplitNN(batch=12), FedBCD(**{**FROZEN, "batch": 12})])
+def test_without_a_top_the_gradient_is_the_label(algorithm, monkeypatch):
+    """What docs and kinds say: the negative entry of the derivative is the class."""
+    run = Run(algorithm, task(), placement(), precision="float64")
+    seen = {}
+    send = run.fed._send
+
+    def look(key, kind, source, to, payload):
+        if kind.name == "hub-cut-gradient" and isinstance(payload, Rows):
+            seen[to] = payload
+        send(key, kind, source, to, payload)
+
+    monkeypatch.setattr(type(run.fed), "_send", lambda self, *args: look(*args))
+    run.fit(1)
+    ids = run.fed.streams.common("minibatch", 0, 0).sample(run.placement.size, 12)
+    assert set(seen) == {"birch", "cedar"}
+    for rows in seen.values():
+        assert torch.equal(rows.value.argmin(1), run.placement.labels()[torch.from_numpy(ids)])
+        assert ((rows.value < 0).sum(1) == 1).all()
+
+
+def test_a_model_with_a_middle_is_saved_and_loaded(tmp_path):
+    algorithm = SplitNNU(batch=9, lr=0.2)
+    learn, rows = fitting(algorithm)
+    run = Run(algorithm, learn, rows).fit(2)
+    again = load_model(run.save(tmp_path / "model"))
+    x = {silo: v.float() for silo, v in rows.x.items()}
+    assert torch.equal(again.predict(x), run.trained().predict(x))
+
+
+def test_renewing_a_value():
+    run = Run(SplitNN(batch=9), task(), placement())
+    fed = run.fed
+    theta = fed.at_hubs(silo_of, fed.part)
+    newer = fed.within("birch").at_hubs(shout, theta)
+    assert fed.read(fed.renew(theta, newer)) == {"ash": "ash", "birch": "BIRCH", "cedar": "cedar"}
+    with pytest.raises(PlacementError, match="renew: nothing lives at hub birch so far"):
+        fed.renew(fed.at("ash", silo_of, fed.part), newer)
+
+
+def silo_of(part):
+    return part.silo
+
+
+def shout(name):
+    return name.upper()
+
+
+def test_rows_spread_to_a_hub_are_checked_as_its_own():
+    """Silos have embeddings of different widths: each gets rows of its own."""
+    run = Run(SplitNN(batch=9), task(head=True), placement(), engine="reference")
+    fed, kind = run.fed, Kind("slopes", "a test", "embedding")
+    fed.begin(0)
+    fed.spread(kind, fed.at("ash", slopes, fed.part), frm="ash")
+    with pytest.raises(ProtocolError, match="slopes from hub ash has rows of shape"):
+        fed.spread(kind, fed.at("ash", all_as_wide, fed.part), frm="ash")
+
+
+def slopes(part):
+    return {
+        j: Rows(torch.zeros(2, wide), torch.ones(2).bool()) for j, wide in part.shapes.width.items()
+    }
+
+
+def all_as_wide(part):
+    return {j: Rows(torch.zeros(2, 4), torch.ones(2).bool()) for j in part.shapes.width}
+
+
+# Time
+
+
+@pytest.mark.parametrize("engine", ["stacked", "reference"])
+@pytest.mark.parametrize(
+    ("algorithm", "per_round"),
+    [
+        (FedAvg(local_steps=Q, batch=12), 10 + Q),
+        (FedBCD(local_steps=Q, batch=12), 3 * 10 + Q),
+        (FedBCD(local_steps=Q, batch=12, updates="frozen-gradient"), 5 * 10 + Q),
+        (SplitNN(local_steps=Q, batch=12), 5 * 10 + Q),
+        (SplitNNU(local_steps=Q, batch=12), 7 * 10 + Q + 1),
+    ],
+    ids=["fedavg", "fedbcd", "frozen", "splitnn", "splitnn-u"],
+)
+def test_a_round_takes(algorithm, per_round, engine):
+    learn, rows = fitting(algorithm)
+    run = Run(algorithm, learn, rows, engine=engine, network=Network(t_comm=10, t_comp=1))
+    assert run.fit(2).time == 2 * per_round
