@@ -320,6 +320,8 @@ class Run:
             {silo: tree.nbytes(theta) for silo, theta in thetas.items()},
             tree.nbytes(next(iter(thetas.values())).head),
             self.shapes,
+            self.placement.topology.clients,
+            thetas,
         )
 
 

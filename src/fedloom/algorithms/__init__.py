@@ -3,6 +3,7 @@
 from .alone import Alone
 from .base import Algorithm, Draw, Facts, MinibatchSGD, State, Step, Twin
 from .central import Central
+from .hyfem import HyFEMAvg, HyFEMProx
 from .stepsize import Constant, Cosine, InverseSqrt, StepDecay
 from .tdcd import TDCD
 from .tdcd_private_labels import TDCDPrivateLabels
@@ -16,6 +17,8 @@ __all__ = [
     "Cosine",
     "Draw",
     "Facts",
+    "HyFEMAvg",
+    "HyFEMProx",
     "InverseSqrt",
     "MinibatchSGD",
     "State",

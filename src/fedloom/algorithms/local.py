@@ -71,15 +71,14 @@ def sgd_step(part: Part, theta: Theta, rest: Rows, batch: Batch, lr: Tensor, l2:
 
 def local_sgd(part: Part, theta: Theta, rest: Rows, batch: Batch, lr: Tensor, l2: float) -> Theta:
     """Lines 25-29: one step for each entry of lr, on the same rows or on those of that step."""
-    fresh = batch.mask.ndim == 2
     for q, eta in enumerate(lr):
-        rest_q, batch_q = (rest, batch) if not fresh else (_step(rest, q), _step(batch, q))
-        theta = sgd_step(part, theta, rest_q, batch_q, eta, l2)
+        theta = sgd_step(part, theta, of_step(rest, q), of_step(batch, q), eta, l2)
     return theta
 
 
-def _step(rows: T, q: int) -> T:
-    return tree.map_tensors(lambda a: a[q], rows)
+def of_step(rows: T, q: int) -> T:
+    """The rows of local step q: all of them, or, of fresh minibatches, those of that step."""
+    return rows if rows.mask.ndim == 1 else tree.map_tensors(lambda a: a[q], rows)
 
 
 def made_up_rows(part: Part) -> Batch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ..algorithms.base import Algorithm
 from ..data.partition import partition
 from ..data.placement import Placement
 from ..models.library import linear, lstm, mlp
@@ -57,3 +58,11 @@ def task(silos: int = 3, head: bool = False) -> Task:
         return Task(chosen, "cross-entropy")
     total = sum(wide[:silos])
     return Task(chosen, "cross-entropy", head=linear(total, CLASSES), combine="concat")
+
+
+def sample_of(
+    algorithm: Algorithm, silos: int = 3, clients: int | None = None, head: bool = False
+) -> tuple[Task, Placement]:
+    """What an algorithm is tested on: something of its own, or what all others are."""
+    own = algorithm.sample(silos, clients, head)
+    return own if own is not None else (task(silos, head), placement(silos, clients))
