@@ -39,33 +39,33 @@ from torch.func import grad
 from .. import tree
 from ..data.placement import Placement
 from ..data.views import check_held, small_set
-from ..errors import DataError, ModelError, SettingError, nearest
+from ..errors import DataError, ModelError, SettingError
 from ..federation.fabric import Fabric
 from ..federation.messages import Kind
 from ..federation.placed import AtHubs, Batch, Rows
-from ..matching import Ints, average, identity, match, project
 from ..models.task import Part, Task, Theta
-from ..models.views import (
-    ViewNet,
-    columns,
-    hidden_widths,
-    layers,
-    multiview,
-    perceptron,
-    view_of,
-    views_of,
-)
+from ..models.views import ViewNet, hidden_widths, multiview, views_of
 from ..registry import algorithms
 from ..rng import Streams
 from . import local
-from .base import Bill, Draw, Facts, MinibatchSGD, Step, Twin, need_labels, tally, whole
+from .base import Bill, Draw, Facts, MinibatchSGD, Step, Twin, need_labels, tally
+from .hyfem_parts import (
+    Lists,
+    Maps,
+    Server,
+    check_widths,
+    check_zeros,
+    first_maps,
+    maps_of,
+    merge,
+    own_model,
+    theta_of,
+)
 
 OWN_MODEL = Kind("own-model", "a client's part of the model: its views' extractors, Pi_m theta_0")
 OWN_UPDATE = Kind("own-update", "a client's extractors and perceptron after its local steps")
 WHOLE_MODEL = Kind("whole-model", "the model of all views, at prediction only")
 VIEW_SCORES = Kind("view-scores", "scores of a client's rows, at prediction only", "scores")
-
-Maps = dict[str, tuple[Tensor, ...]]  # client -> Pi_m: of each hidden layer, the global neurons
 
 
 class HyFEMState(NamedTuple):
@@ -73,13 +73,6 @@ class HyFEMState(NamedTuple):
 
     theta: AtHubs[Theta]
     maps: AtHubs[Maps]
-
-
-class Server(NamedTuple):
-    """The same, at the hub."""
-
-    theta: Theta
-    maps: Maps
 
 
 @algorithms.register("hyfem-avg")
@@ -123,27 +116,10 @@ class HyFEMAvg(MinibatchSGD):
         if not isinstance(self.sweeps, int) or self.sweeps < 0:
             raise SettingError(f"sweeps (P) must be a whole number from 0, not {self.sweeps!r}")
         not_negative("price", self.price)
-        block = dict(net.named_parameters())
         if self.views is not None:
             check_held(self.views, clients, len(net.extractors))
-            for client, rows in placement.held(silo).items():
-                mine = placement.x[silo][rows]
-                for view in set(range(len(net.extractors))) - set(self.views[client.name]):
-                    if bool((mine[:, view] != 0).any()):
-                        raise DataError(
-                            f"client {client} has numbers in view {view}, which `views` does not "
-                            "give it: add the view, or make it zeros"
-                        )
-        for name, widths in (self.widths or {}).items():
-            if name not in clients:
-                raise SettingError(f"widths: there is no client {name!r}{nearest(name, clients)}")
-            most = hidden_widths(block)
-            if len(widths) != len(most):
-                raise SettingError(f"widths: {name!r} has {len(widths)}, the model {len(most)}")
-            for width, limit in zip(widths, most, strict=True):
-                whole(f"widths: of {name!r}", width)
-                if width > limit:
-                    raise SettingError(f"widths: {name!r} has {width}, the model only {limit}")
+            check_zeros(placement, self.views, len(net.extractors))
+        check_widths(self.widths or {}, clients, hidden_widths(dict(net.named_parameters())))
 
     # The round
 
@@ -181,44 +157,21 @@ class HyFEMAvg(MinibatchSGD):
 
     def begin(self, part: Part, streams: Streams, names: tuple[str, ...]) -> Server:
         theta = part.initial(streams)
-        most, named = hidden_widths(theta.block), self.widths or {}
-        each = {name: identity(named.get(name, most)) for name in names}
-        return self.merge(theta, {name: to_tensors(pi, theta) for name, pi in each.items()}, {})
+        return self.merge(theta, first_maps(theta, names, self.widths or {}), {})
 
     def distribute(self, theta: Theta, maps: Maps) -> dict[str, Theta]:
-        """Each client's own: theta_d of its views, and Pi_m theta_0."""
         return {name: self.own_model(theta, maps, name) for name in maps}
 
     def own_model(self, theta: Theta, maps: Maps, name: str) -> Theta:
-        block, views = theta.block, self.held_by(name, theta)
-        inputs = columns(block, views)
-        part = project(
-            perceptron(block, columns(block, views_of(block))), inputs, pi_of(maps[name])
-        )
-        extractors = {param: a for param, a in block.items() if view_of(param) in views}
-        return Theta(extractors | layers(part, block["layers.0.bias"]), {})
-
-    def held_by(self, name: str, theta: Theta) -> tuple[int, ...]:
-        """The views of a client."""
-        return views_of(theta.block) if self.views is None else tuple(sorted(self.views[name]))
+        return own_model(theta, self.held(theta, maps)[name], maps[name])
 
     def merge(self, theta: Theta, maps: Maps, came: dict[str, Theta]) -> Server:
-        """Extractors averaged view by view, perceptrons matched and averaged."""
-        block = theta.block
-        inputs = {name: columns(block, self.held_by(name, theta)) for name in maps}
-        before = perceptron(block, columns(block, views_of(block)))
-        nets = {name: perceptron(mine.block, inputs[name]) for name, mine in came.items()}
-        places = {name: pi_of(pi) for name, pi in maps.items()}
-        if self.sweeps:
-            places |= match(before, nets, places, self.sweeps, self.price).maps
-        after = average(before, nets, places, inputs)
-        extractors = {
-            param: mean_of([mine.block[param] for mine in came.values() if param in mine.block], a)
-            for param, a in block.items()
-            if view_of(param) is not None
-        }
-        merged = Theta(extractors | layers(after, block["layers.0.bias"]), {})
-        return Server(merged, {name: to_tensors(pi, theta) for name, pi in places.items()})
+        held = self.held(theta, maps)
+        return merge(Server(theta, maps), came, held, self.sweeps, self.price)
+
+    def held(self, theta: Theta, maps: Maps) -> Lists:
+        """D_m of every client."""
+        return self.views or dict.fromkeys(maps, views_of(theta.block))
 
     # Beside the round
 
@@ -238,9 +191,8 @@ class HyFEMAvg(MinibatchSGD):
 
     def bill(self, facts: Facts) -> Bill:
         ((silo, names),) = facts.names.items()
-        theta, named = facts.theta[silo], self.widths or {}
-        most = hidden_widths(theta.block)
-        maps = {n: to_tensors(identity(named.get(n, most)), theta) for n in names}
+        theta = facts.theta[silo]
+        maps = first_maps(theta, names, self.widths or {})
         size = sum(tree.nbytes(mine) for mine in self.distribute(theta, maps).values())
         return tally(
             ("bottom", "down", OWN_MODEL, len(names), size),
@@ -254,7 +206,7 @@ class HyFEMAvg(MinibatchSGD):
         cls, silos: int = 1, clients: int | None = None, head: bool = False
     ) -> tuple[Task, Placement]:
         rows = small_set(SAMPLE_VIEWS if clients is None else [[0, 1, 2]] * clients)
-        make = multiview(3, [4], 3, embedding=3, hidden=[6])
+        make = multiview(3, [4], 3, view_width=3, hidden=[6])
         return Task(dict.fromkeys(rows.topology.silos, make), "cross-entropy"), rows
 
     def renamed(self, names: Mapping[str, str]) -> Self:
@@ -316,28 +268,6 @@ def scores(part: Part, theta: Theta, batch: Batch) -> Tensor:
     """By the views whose extractors are there."""
     x = batch.x.flatten(0, batch.mask.ndim - 1)
     return part.block(theta.block, x, views_of(theta.block)).unflatten(0, batch.mask.shape)
-
-
-def theta_of(server: Server) -> Theta:
-    return server.theta
-
-
-def maps_of(server: Server) -> Maps:
-    return server.maps
-
-
-def pi_of(maps: tuple[Tensor, ...]) -> tuple[Ints, ...]:
-    return tuple(places.cpu().numpy() for places in maps)
-
-
-def to_tensors(pi: tuple[Ints, ...], like: Theta) -> tuple[Tensor, ...]:
-    device = like.block["layers.0.bias"].device
-    return tuple(torch.from_numpy(places).to(device) for places in pi)
-
-
-def mean_of(each: list[Tensor], otherwise: Tensor) -> Tensor:
-    """In double precision, over those who came; `otherwise` where nobody did."""
-    return torch.stack(each).double().mean(0).to(otherwise) if each else otherwise
 
 
 def not_negative(name: str, value: Any) -> None:

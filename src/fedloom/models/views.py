@@ -64,7 +64,7 @@ def multiview(
     extractor: Annotated[
         str | Mapping[str, Any], 'a registered model, or {name = "cnn", width = 8}'
     ] = "linear",
-    embedding: Annotated[int, "what an extractor gives"] = 32,
+    view_width: Annotated[int, "of a view's embedding, which its extractor gives"] = 32,
     hidden: Annotated[Sequence[int], "widths of the perceptron's hidden layers"] = (64,),
 ) -> Maker:
     """An extractor for each view and a perceptron over their embeddings (HyFEM)."""
@@ -74,7 +74,7 @@ def multiview(
         "shape": tuple(shape),
         "outputs": outputs,
         "extractor": tuple((key, _frozen(value)) for key, value in sorted(given.items())),
-        "embedding": embedding,
+        "view_width": view_width,
         "hidden": tuple(hidden),
     }
     return Maker("multiview", tuple(settings.items()), _multiview)
@@ -90,14 +90,14 @@ def _multiview(
     shape: Sequence[int],
     outputs: int,
     extractor: Sequence[tuple[str, Any]],
-    embedding: int,
+    view_width: int,
     hidden: Sequence[int],
 ) -> nn.Module:
     settings = dict(extractor)
     name = settings.pop("name")
-    make: Source = sized(name, tuple(shape), embedding, settings, "a view")
+    make: Source = sized(name, tuple(shape), view_width, settings, "a view")
     assert isinstance(make, Maker)
-    return ViewNet([make() for _ in range(views)], embedding, hidden, outputs)
+    return ViewNet([make() for _ in range(views)], view_width, hidden, outputs)
 
 
 # Its parameters, taken apart
