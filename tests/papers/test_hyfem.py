@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedloom import Run, Task, tree
+from fedloom import Run, Task, load_model, tree
 from fedloom.algorithms import TDCD, HyFEMAvg, HyFEMProx
 from fedloom.algorithms.hyfem_parts import Server, first_maps, merge, own_model
 from fedloom.data.dataset import Dataset
@@ -261,6 +261,13 @@ def test_prediction_from_partial_views():
     assert torch.equal(run.predict(partial, client="b"), run.predict(test, client="b"))
     with pytest.raises(SettingError, match="there is no client 'z'"):
         run.predict(test, client="z")
+
+
+def test_the_global_model_is_saved_and_loaded(tmp_path):
+    run = learned({"a": [0, 1], "b": [1, 2]}, {"a": [0, 1, 2], "b": [0, 1, 2]}, rounds=2)
+    run.save(tmp_path)
+    again = load_model(tmp_path)
+    assert torch.allclose(again.predict(run.test), run.predict(run.test), atol=1e-6)
 
 
 def test_clients_of_different_widths():
