@@ -35,7 +35,7 @@ from .progress import Bar
 from .records.metrics import HEADLINE, Metrics
 from .records.record import Record
 from .transports.memory import MemoryTransport
-from .viewer import ROWS, Viewer, mean_of
+from .viewer import ROWS, Viewer
 
 EngineName = Literal["stacked", "reference"]
 Precision = Literal["float32", "float64"]
@@ -199,11 +199,19 @@ class Run:
         return None if self.fed.clock is None else self.fed.clock.done.latest
 
     def predict(
-        self, placement: Placement | None = None, at: str | None = None, rows: int = ROWS
+        self,
+        placement: Placement | None = None,
+        at: str | None = None,
+        rows: int = ROWS,
+        client: str | None = None,
     ) -> Tensor:
         """Joint scores of every row of a placement, in the order of its ids, as the hub `at` gets
-        them (all hubs get the same, except where silos train alone). `rows` at a time."""
-        scores = self._viewer.scores(placement or self.placement, rows)
+        them (all hubs get the same, except where silos train alone). `rows` at a time. `client`:
+        by that client's own model, where clients have such."""
+        known = next(iter(self.placement.topology.clients.values()))
+        if client is not None and client not in known:
+            raise SettingError(f"predict: there is no client {client!r}{nearest(client, known)}")
+        scores = self._viewer.scores(placement or self.placement, rows, client)
         if at is not None and at not in self.shapes.width:
             raise SettingError(f"predict: there is no silo {at!r}{nearest(at, self.shapes.width)}")
         return scores[at] if at in scores else next(iter(scores.values()))
@@ -213,11 +221,12 @@ class Run:
         return self._viewer.loss(placement or self.placement)
 
     def evaluate(self, placement: Placement | None = None) -> Metrics:
-        """Metrics of the test rows, or of a placement; means over silos that train alone."""
+        """Metrics of the test rows, or of a placement; means over silos that train alone. Where
+        clients have models of their own, `local_...` is the mean over these."""
         placement = placement or self.test
         if placement is None:
             raise SettingError("evaluate: there are no test rows; give a placement with labels")
-        return mean_of(self._viewer.metrics(placement))
+        return self._viewer.means(placement)
 
     def look(self, rows: int = ROWS) -> Record:
         """Evaluate the model as it stands, and keep the record."""
@@ -330,6 +339,8 @@ class Run:
             {silo: tree.nbytes(theta) for silo, theta in thetas.items()},
             tree.nbytes(head),
             self.shapes,
+            self.placement.topology.clients,
+            thetas,
             0 if self.task.middle is None else tree.nbytes(two_parts(head)[0]),
         )
 

@@ -15,7 +15,7 @@ from .errors import DataError
 from .federation.fabric import Fabric
 from .federation.schedule import Everyone
 from .federation.topology import Topology
-from .records.metrics import Metrics, metrics
+from .records.metrics import HEADLINE, Metrics, metrics
 from .records.record import Record
 
 if TYPE_CHECKING:
@@ -31,9 +31,11 @@ class Viewer:
         self._run = run
         self._engines: dict[int, tuple[Placement, Fabric]] = {}
 
-    def scores(self, placement: Placement, rows: int = ROWS) -> dict[str, Tensor]:
+    def scores(
+        self, placement: Placement, rows: int = ROWS, client: str | None = None
+    ) -> dict[str, Tensor]:
         """What every hub predicts for all rows, in the order of their ids; one hub's where all
-        predict the same. `rows` at a time."""
+        predict the same. `rows` at a time. `client`: by that client's own model."""
         run, fed = self._run, self._engine(placement)
         state = run.state if run.state is not None else run.algorithm.start(run.fed)
         hubs = fed.silos if run.algorithm.predicts_alone else fed.silos[:1]
@@ -41,7 +43,11 @@ class Viewer:
         for piece, start in enumerate(range(0, placement.size, rows)):
             fed.begin(piece)
             ids = torch.arange(start, min(start + rows, placement.size))
-            got = run.algorithm.predict(fed, state, Step(*fed.minibatch(ids)))
+            step = Step(*fed.minibatch(ids))
+            if client is None:
+                got = run.algorithm.predict(fed, state, step)
+            else:
+                got = run.algorithm.predict_as(fed, state, step, client)
             for hub in hubs:
                 value, mask = got.get(hub, "predict")
                 assert bool(mask.all())
@@ -66,6 +72,23 @@ class Viewer:
             for hub, scores in self.scores(placement, rows).items()
         }
 
+    def means(self, placement: Placement, rows: int = ROWS) -> Metrics:
+        """Metrics over all hubs that predict; where clients have models of their own, also
+        `local_...`: the goal's headline metric, judged on all rows, in the mean over clients."""
+        return {**mean_of(self.metrics(placement, rows)), **self._local(placement, rows)}
+
+    def _local(self, placement: Placement, rows: int) -> Metrics:
+        run = self._run
+        goal = run.task.loss.goal
+        if goal is None or not run.algorithm.personal:
+            return {}
+        (names,), name = run.placement.topology.clients.values(), HEADLINE[goal]
+        each = {}
+        for client in names:
+            (mine,) = self.scores(placement, rows, client).values()
+            each[client] = {f"local_{name}": metrics(goal, mine, placement.labels())[name]}
+        return mean_of(each)
+
     def record(self, test: Placement | None, rows: int = ROWS) -> Record:
         """The run as it stands."""
         run = self._run
@@ -78,7 +101,7 @@ class Viewer:
             wall=run.wall,
             bytes={"bottom": run.ledger.total("bottom"), "top": run.ledger.total("top")},
             train_loss=self.loss(run.placement, rows),
-            metrics=mean_of(each),
+            metrics={} if test is None else {**mean_of(each), **self._local(test, rows)},
             by_silo=each if alone and each else None,
         )
 

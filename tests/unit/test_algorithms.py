@@ -18,6 +18,8 @@ def test_what_is_registered():
         "fedprox",
         "splitnn",
         "splitnn-u",
+        "hyfem-avg",
+        "hyfem-prox",
         "tdcd",
         "tdcd-private-labels",
     ]

@@ -136,6 +136,15 @@ def test_the_examples_of_an_algorithms_page(page, capsys):
         assert float(accuracy) > 0.8
 
 
+def test_the_hyfem_example(capsys):
+    (code,) = blocks("docs/hyfem.md")
+    found = {}
+    exec(compile(code, "hyfem.md", "exec"), found)
+    assert "round 40: all views" in capsys.readouterr().out
+    assert found["run"].records[-1].metrics["accuracy"] > 0.75
+    assert found["scores"].shape == (449, 10)
+
+
 @pytest.mark.parametrize(
     "page", ["README.md", "ARCHITECTURE.md", *sorted(map(str, ROOT.glob("docs/*.md")))]
 )

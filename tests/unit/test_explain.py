@@ -11,7 +11,7 @@ from fedloom.explain import explain, explain_algorithm, protection
 from fedloom.explain.lanes import arrows, lanes_of, repeats
 from fedloom.federation.topology import Client
 from fedloom.registry import algorithms
-from fedloom.testing import fitting, placement, task
+from fedloom.testing import placement, sample_of, task
 
 
 def everything():
@@ -30,7 +30,8 @@ def silos(count, algorithm=None):
 @pytest.mark.parametrize("algorithm", everything(), ids=str)
 @pytest.mark.parametrize("head", [False, True], ids=["plain", "head"])
 def test_the_total_is_the_ledgers(algorithm, head):
-    run = Run(algorithm, *fitting(algorithm, head=head and algorithm.takes_head), seed=4)
+    learn, rows = sample_of(algorithm, head=head and algorithm.takes_head)
+    run = Run(algorithm, learn, rows, seed=4)
     found = explain(run)
     run.fit(1)
     assert found.total() == run.ledger.of_round(0)

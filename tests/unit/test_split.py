@@ -9,7 +9,7 @@ from fedloom.errors import DataError, ModelError, PlacementError, ProtocolError,
 from fedloom.federation.messages import Kind
 from fedloom.federation.placed import Rows
 from fedloom.federation.topology import SERVER
-from fedloom.testing import fitting, placement, task
+from fedloom.testing import placement, sample_of, task
 
 FROZEN = {"updates": "frozen-gradient", "batch": 5}
 Q = 4
@@ -28,7 +28,7 @@ def without_labels_in(silo, rows=None):
     "algorithm", [FedBCD(**FROZEN), SplitNN(batch=5), SplitNNU(batch=5)], ids=str
 )
 def test_labels_are_needed_where_they_are_said_to_be(algorithm):
-    learn, _ = fitting(algorithm)
+    learn, _ = sample_of(algorithm)
     rows = without_labels_in("ash").with_server()
     with pytest.raises(DataError, match="silo ash holds no labels: labels_at must name the silo"):
         Run(algorithm, learn, rows)
@@ -76,7 +76,7 @@ def test_settings_of_fedbcd(settings, message):
 
 def test_the_u_shape_needs_a_server_and_a_middle():
     algorithm = SplitNNU(batch=5)
-    learn, rows = fitting(algorithm)
+    learn, rows = sample_of(algorithm)
     with pytest.raises(SettingError, match=r"needs a server: use placement\.with_server\(\)"):
         Run(algorithm, learn, placement())
     for lacking in (task(), task(head=True)):
@@ -136,7 +136,7 @@ def test_a_strong_pull_keeps_clients_near_the_start(algorithm):
     moved = []
     for weight in (0.0, 2.0):
         mine = type(algorithm)(**{**vars(algorithm), name: weight})
-        run = Run(mine, *fitting(mine), precision="float64")
+        run = Run(mine, *sample_of(mine), precision="float64")
         before = mine.start(run.fed)
         run.fit(1)
         moved.append(
@@ -184,7 +184,7 @@ def test_without_a_top_the_gradient_is_the_label(algorithm, monkeypatch):
 
 def test_a_model_with_a_middle_is_saved_and_loaded(tmp_path):
     algorithm = SplitNNU(batch=9, lr=0.2)
-    learn, rows = fitting(algorithm)
+    learn, rows = sample_of(algorithm)
     run = Run(algorithm, learn, rows).fit(2)
     again = load_model(run.save(tmp_path / "model"))
     x = {silo: v.float() for silo, v in rows.x.items()}
@@ -245,6 +245,6 @@ def all_as_wide(part):
     ids=["fedavg", "fedbcd", "frozen", "splitnn", "splitnn-u"],
 )
 def test_a_round_takes(algorithm, per_round, engine):
-    learn, rows = fitting(algorithm)
+    learn, rows = sample_of(algorithm)
     run = Run(algorithm, learn, rows, engine=engine, network=Network(t_comm=10, t_comp=1))
     assert run.fit(2).time == 2 * per_round

@@ -5,6 +5,7 @@ from .base import Algorithm, Draw, Facts, MinibatchSGD, State, Step, Twin
 from .central import Central
 from .fedavg import FedAvg, FedProx
 from .fedbcd import FedBCD
+from .hyfem import HyFEMAvg, HyFEMProx
 from .splitnn import SplitNN
 from .splitnn_u import SplitNNU
 from .stepsize import Constant, Cosine, InverseSqrt, StepDecay
@@ -23,6 +24,8 @@ __all__ = [
     "FedAvg",
     "FedBCD",
     "FedProx",
+    "HyFEMAvg",
+    "HyFEMProx",
     "InverseSqrt",
     "MinibatchSGD",
     "SplitNN",

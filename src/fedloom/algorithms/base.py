@@ -84,6 +84,8 @@ class Facts:
     model: Mapping[str, int]  # bytes of theta_j, its replica of the head included
     head: int  # bytes of the head
     shapes: Shapes
+    names: Mapping[str, tuple[str, ...]]  # the clients'
+    theta: Mapping[str, Theta]  # theta_j at round 0
     middle: int = 0  # of which the middle's
 
     def row(self, word: RowWord, silo: str) -> int:
@@ -99,6 +101,7 @@ class Algorithm(ABC):
     joint: ClassVar[bool] = True  # the silos train one model: a row missing anywhere is left out
     one_silo: ClassVar[bool] = False  # it is for the clients of a single silo
     needs_server: ClassVar[bool] = False  # a server takes part, and holds the task's middle
+    personal: ClassVar[bool] = False  # clients have models of their own: see `predict_as`
 
     @abstractmethod
     def check(self, task: Task, placement: Placement) -> None:
@@ -134,6 +137,10 @@ class Algorithm(ABC):
     def predict(self, fed: Fabric, state: Any, step: Step) -> AtHubs[Rows]:
         """Scores of these rows, at every hub."""
 
+    def predict_as(self, fed: Fabric, state: Any, step: Step, client: str) -> AtHubs[Rows]:
+        """Scores of these rows by the model of one client of the first silo; for records only."""
+        raise SettingError(f"clients of {type(self).__name__} have no models of their own")
+
     @abstractmethod
     def blocks(self, fed: Fabric, state: Any) -> dict[str, Theta]:
         """The blocks that the hubs hosted here can export (Remark 1)."""
@@ -146,6 +153,17 @@ class Algorithm(ABC):
     @abstractmethod
     def examples(cls) -> list[Self]:
         """Small settings that cover the options; the battery runs each."""
+
+    @classmethod
+    def sample(
+        cls, silos: int = 3, clients: int | None = None, head: bool = False
+    ) -> tuple[Task, Placement] | None:
+        """What the battery runs the examples on, where its own small federation will not do."""
+        return None
+
+    def renamed(self, names: Mapping[str, str]) -> Self:
+        """The same settings where clients are called otherwise: {old: new}."""
+        return self
 
     @classmethod
     @abstractmethod

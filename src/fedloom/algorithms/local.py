@@ -78,9 +78,9 @@ def sgd(
 ) -> Theta:
     """Eqn. 5, one step for each entry of lr, on the same rows or on those of that step; `prox` is
     the weight of |theta - where it started|^2 / 2."""
-    start, fresh = theta, batch.mask.ndim == 2
+    start = theta
     for q, eta in enumerate(lr):
-        given_q, batch_q = (of_step(given, q), of_step(batch, q)) if fresh else (given, batch)
+        given_q, batch_q = of_step(given, q), of_step(batch, q)
         slope = grad(loss)(theta, part, given_q, batch_q)
         if prox:
             slope = tree.map_tensors(lambda g, a, b: g + prox * (a - b), slope, theta, start)
@@ -103,7 +103,8 @@ def frozen_sgd(
 
 
 def of_step(rows: T, q: int) -> T:
-    return tree.map_tensors(lambda a: a[q], rows)
+    """The rows of local step q: all of them, or, of fresh minibatches, those of that step."""
+    return rows if rows.mask.ndim == 1 else tree.map_tensors(lambda a: a[q], rows)
 
 
 def pulled(theta: Theta, part: Part, slope: Rows, batch: Batch) -> Tensor:

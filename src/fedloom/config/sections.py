@@ -23,6 +23,8 @@ from .fields import Field, fields_of
 
 FILLED = (
     "inputs",
+    "shape",
+    "views",
     "channels",
     "size",
     "outputs",

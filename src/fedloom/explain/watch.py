@@ -3,6 +3,7 @@ message and every declared local step is written down. The run it is made from i
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -49,8 +50,11 @@ def explain(run: Run) -> Explanation:
 def explain_algorithm(name: str) -> Explanation:
     """Every message of a round of an algorithm with its default settings, on a small federation
     that is made up: two silos with two clients each (one, or a server too, if it wants that), 200
-    rows, linear blocks, three classes."""
+    rows, linear blocks, three classes; or on the algorithm's own sample."""
     kind = algorithms[name]
+    own = kind.sample()
+    if own is not None:
+        return explain(Run(replace(kind(), batch=None), *own))
     draw = torch.Generator().manual_seed(0)
     widths = {"bank": 4} if kind.one_silo else {"bank": 4, "insurer": 3}
     x = {silo: torch.randn(200, wide, generator=draw) for silo, wide in widths.items()}

@@ -40,6 +40,8 @@ from .topology import SERVER, Client, Party, title
 class Fabric(Accounts, Checks):
     """The verbs, over the parties hosted here."""
 
+    _names: Mapping[str, tuple[str, ...]]  # of the silos these parties belong to
+
     def __init__(
         self,
         task: Task,
@@ -92,6 +94,11 @@ class Fabric(Accounts, Checks):
     def parts(self) -> Known[dict[str, Part]]:
         """All silos' parts of the task: the run file describes them to everyone."""
         return Known({j: self._task.part(j, self.shapes, self.device) for j in self.silos})
+
+    @property
+    def names(self) -> AtHubs[tuple[str, ...]]:
+        """At each hub, its clients' names in their order."""
+        return AtHubs({hub: tuple(self._names[hub]) for hub in self._hubs()}, self.scope)
 
     def within(self, silo: str) -> Self:
         """The same verbs on one silo, with the same move numbers."""

@@ -6,6 +6,7 @@ import copy
 import threading
 from collections.abc import Callable, Hashable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -55,11 +56,12 @@ class Block:
         moved.module = copy.deepcopy(self.module).to(dtype=dtype, device=device)
         return moved
 
-    def __call__(self, params: Params, x: Tensor) -> Tensor:
+    def __call__(self, params: Params, x: Tensor, *more: Any) -> Tensor:
+        """h of every row; `more`: what else a module's forward takes, as constants."""
         if self.loop_only and x.is_cuda:  # cuDNN wants pointers that torch.func's tensors lack
             with torch.backends.cudnn.flags(enabled=False):
-                return functional_call(self.module, params, (x,))
-        return functional_call(self.module, params, (x,))
+                return functional_call(self.module, params, (x, *more))
+        return functional_call(self.module, params, (x, *more))
 
     def with_params(self, params: Params) -> nn.Module:
         """A module of its own that holds these parameters (Remark 1: a hub exports its block)."""

@@ -15,8 +15,8 @@ from .block import Source
 def sized(
     name: str, shape: tuple[int, ...], outputs: int, settings: Mapping[str, Any], where: str
 ) -> Source:
-    """The registered model `name` for rows of this shape: [columns], [channels, height, width] or
-    [time, columns]. Models of flat rows take the others as one long row."""
+    """The registered model `name` for rows of this shape: [columns], [channels, height, width],
+    [time, columns], or [views, ...]. Models of flat rows take the others as one long row."""
     factory = models[name]
     wants = inspect.signature(factory).parameters
     for key in settings:
@@ -27,6 +27,10 @@ def sized(
         if len(shape) != 3:
             raise ModelError(f"{where}: {name} wants images, the rows have shape {list(shape)}")
         filled |= {"channels": shape[0], "size": (shape[1], shape[2])}
+    elif "views" in wants:
+        if len(shape) < 2:
+            raise ModelError(f"{where}: {name} wants views, the rows have shape {list(shape)}")
+        filled |= {"views": shape[0], "shape": shape[1:]}
     elif "flatten" in wants:
         filled |= {"inputs": math.prod(shape), "flatten": len(shape) > 1}
     else:

@@ -20,7 +20,8 @@ class Record:
     `iteration` counts local steps, `time` is the virtual clock's (None without one), `wall` the
     seconds spent on rounds so far, `bytes` what was sent so far by tier. `train_loss` is that of
     the global model on all training rows, `metrics` are of the test rows. Where silos predict on
-    their own these are means over silos, and `by_silo` has each.
+    their own these are means over silos, and `by_silo` has each. Where clients have models of their
+    own, the metric `local_...` is the mean over these.
     """
 
     round: int

@@ -26,7 +26,8 @@ ALGORITHMS = {
     "splitnn": "SplitNN",
     "splitnn-u": "U-shaped SplitNN",
     "vafl": "VAFL",
-    "hyfem": "HyFEM",
+    "hyfem-avg": "HyFEM-Avg",
+    "hyfem-prox": "HyFEM-Prox",
 }
 OTHERS = {
     "central": "the pooled model",
@@ -44,8 +45,11 @@ METRICS = {
     "r2": "R²",
     "mse": "mean squared error",
     "train_loss": "training loss",
+    "local_accuracy": "accuracy of the clients' own models",
+    "local_auroc": "AUROC of the clients' own models",
+    "local_r2": "R² of the clients' own models",
 }
-IN_PERCENT = {"accuracy", "top5"}
+IN_PERCENT = {"accuracy", "top5", "local_accuracy"}
 SMALLER_IS_BETTER = {"mse", "train_loss"}
 TIERS = {"bottom": "inside silos", "top": "between hubs"}
 

@@ -1,6 +1,6 @@
 """Tests for algorithms, ours and others': see `fedloom.testing.battery`."""
 
 from .battery import CHECKS
-from .samples import fitting, placement, task
+from .samples import placement, sample_of, task
 
-__all__ = ["CHECKS", "fitting", "placement", "task"]
+__all__ = ["CHECKS", "placement", "sample_of", "task"]

@@ -32,7 +32,7 @@ from ..federation.schedule import Drawn, Everyone, Moment, Recorded, Schedule, S
 from ..federation.topology import Party
 from ..models.task import Task
 from ..run import Run, play
-from .samples import CLASSES, fitting
+from .samples import CLASSES, sample_of
 
 ROUNDS = 3
 TOLERANCE = 1e-12
@@ -53,11 +53,11 @@ def _run(
     rounds: int = ROUNDS,
     **options: Any,
 ) -> Run:
-    fits = fitting(algorithm)
+    usual, place = sample_of(algorithm)
     run = Run(
         algorithm,
-        learn or fits[0],
-        rows or fits[1],
+        learn or usual,
+        rows or place,
         **{"precision": "float64", "seed": 3, **options},
     )
     return run.fit(rounds)
@@ -87,9 +87,9 @@ def _same(found: float, tolerance: float, what: str) -> float:
 
 
 def _tasks(algorithm: Algorithm) -> Iterator[Task]:
-    yield fitting(algorithm)[0]
+    yield sample_of(algorithm)[0]
     if algorithm.takes_head and not algorithm.needs_server:
-        yield fitting(algorithm, head=True)[0]
+        yield sample_of(algorithm, head=True)[0]
 
 
 def _schedules(algorithm: Algorithm) -> dict[str, Schedule]:
@@ -127,7 +127,7 @@ def engines_agree(algorithm: Algorithm) -> float:
 @_check
 def parties_alone(algorithm: Algorithm) -> float:
     """(2) Each party alone, knowing only its own, equals all together to the bit."""
-    learn, rows = fitting(algorithm, head=algorithm.takes_head)
+    learn, rows = sample_of(algorithm, head=algorithm.takes_head)
     for schedule in _schedules(algorithm).values():
         right = _run(algorithm, rows, learn, engine="reference", schedule=schedule)
         for groups in (None, one_silo_each(rows), _crosswise(rows)):
@@ -200,7 +200,7 @@ def twins(algorithm: Algorithm) -> float:
     assert cases, "declare at least one degenerate case in twins()"
     worst = 0.0
     for case in cases:
-        learn, rows = fitting(case.mine, case.silos, case.clients, case.head)
+        learn, rows = sample_of(case.mine, case.silos, case.clients, case.head)
         for engine in ("stacked", "reference"):
             for schedule in (Everyone(), Drawn(0.7, seed=5)):
                 mine = _run(case.mine, rows, learn, engine=engine, schedule=schedule)
@@ -213,12 +213,13 @@ def twins(algorithm: Algorithm) -> float:
 @_check
 def renaming(algorithm: Algorithm) -> float:
     """(5) Other names and another order of the clients change nothing."""
-    _, rows = fitting(algorithm)
+    _, rows = sample_of(algorithm)
     shards = {
         silo: {f"renamed {name}": held[name] for name in reversed(held)}
         for silo, held in rows.shards().items()
     }
-    renamed = _run(algorithm, Placement.of(shards, rows.topology.server))
+    names = {name: f"renamed {name}" for held in rows.shards().values() for name in held}
+    renamed = _run(algorithm.renamed(names), Placement.of(shards, rows.topology.server))
     return _same(_differ(_run(algorithm, rows), renamed), TOLERANCE, "renamed clients")
 
 
@@ -251,7 +252,7 @@ def resuming(algorithm: Algorithm) -> float:
         straight = _run(algorithm, rounds=4, **options)
         stopped = _run(algorithm, rounds=2, **options).snapshot()
         resumed = Run(
-            algorithm, *fitting(algorithm), precision="float64", seed=3, **options
+            algorithm, *sample_of(algorithm), precision="float64", seed=3, **options
         ).restore(stopped)
         _same(_differ(resumed.fit(4), straight), 0.0, f"resumed ({engine})")
         assert list(resumed.ledger) == list(straight.ledger), "the resumed run's ledger"
@@ -262,7 +263,7 @@ def resuming(algorithm: Algorithm) -> float:
 @_check
 def same_seed(algorithm: Algorithm) -> float:
     """(8) The same seed gives the same records; another seed gives others."""
-    (learn, rows), curves = fitting(algorithm), []
+    (learn, rows), curves = sample_of(algorithm), []
     for seed in (3, 3, 4):
         losses: list[float] = []
         run = Run(algorithm, learn, rows, seed=seed, precision="float64")
@@ -289,7 +290,7 @@ def replaying(algorithm: Algorithm) -> float:
 @_check
 def learning(algorithm: Algorithm) -> float:
     """(10) The loss falls."""
-    run = Run(algorithm, *fitting(algorithm), seed=3, precision="float64")
+    run = Run(algorithm, *sample_of(algorithm), seed=3, precision="float64")
     before = run.loss()
     after = run.fit(30).loss()
     assert after < 0.95 * before, f"the loss went from {before:.4f} to {after:.4f}"
@@ -300,7 +301,7 @@ def learning(algorithm: Algorithm) -> float:
 def absent_rows(algorithm: Algorithm) -> float:
     """(11) Rows of absent clients have no influence, in any silo: whatever stands there instead
     gives the same model."""
-    _, rows = fitting(algorithm)
+    _, rows = sample_of(algorithm)
     silo = rows.topology.silos[0]
     out = rows.topology.clients[silo][1]
     away = Scripted({Moment(round): {silo: [out]} for round in range(ROUNDS)})
@@ -324,7 +325,8 @@ def absent_rows(algorithm: Algorithm) -> float:
 def _spoiled(shard: Shard, ids: set[Any]) -> Shard:
     hit = torch.from_numpy(np.isin(shard.ids, list(ids)))
     x, y = shard.x.clone(), shard.y.clone()
-    x[hit], y[hit] = 7.0 - 3 * x[hit], (y[hit] + 1) % CLASSES
+    x[hit] = torch.where(x[hit] == 0, x[hit], 7.0 - 3 * x[hit])  # zeros: what is not there
+    y[hit] = (y[hit] + 1) % CLASSES
     return Shard(shard.ids, x, y)
 
 
@@ -332,7 +334,7 @@ def _spoiled(shard: Shard, ids: set[Any]) -> Shard:
 def replicas(algorithm: Algorithm) -> float:
     """(12) All hubs of a joint model predict the same, to the bit."""
     if algorithm.joint:
-        run = _run(algorithm, learn=fitting(algorithm, head=algorithm.takes_head)[0])
+        run = _run(algorithm, learn=sample_of(algorithm, head=algorithm.takes_head)[0])
         first, *others = (run.predict(at=silo) for silo in run.placement.topology.silos)
         for other in others:
             assert torch.equal(first, other), "hubs predict differently"

@@ -64,10 +64,14 @@ def task(silos: int = 3, head: bool = False, middle: bool = False) -> Task:
     return Task(chosen, "cross-entropy", head=linear(total, CLASSES), combine="concat")
 
 
-def fitting(
+def sample_of(
     algorithm: Algorithm, silos: int = 3, clients: int | None = None, head: bool = False
 ) -> tuple[Task, Placement]:
-    """A task and rows that an algorithm can run on: one silo, or a server, where it wants that."""
+    """What an algorithm is tested on: something of its own, or what all others are: one silo, or
+    with a server, where it wants that."""
+    own = algorithm.sample(silos, clients, head)
+    if own is not None:
+        return own
     silos = 1 if algorithm.one_silo else silos
     rows = placement(silos, clients)
     if algorithm.needs_server:
