@@ -172,7 +172,8 @@ class Run:
         if self.network is None:
             return None
         start = None if saved is None else Times.from_json(saved)
-        return Clock(self.network, self.placement.topology, self.fed.streams, start)
+        visits = self.algorithm.asynchronous
+        return Clock(self.network, self.placement.topology, self.fed.streams, start, visits)
 
     # What came of it
 
@@ -309,8 +310,8 @@ class Run:
         fresh = self.algorithm.start(self.fed)._asdict()
         return {name: self.fed.read(value) for name, value in fresh.items()}
 
-    def facts(self, holders: Mapping[str, int] | None = None) -> Facts:
-        """What the bill of a round depends on."""
+    def facts(self, holders: Mapping[str, int] | None = None, round: int | None = None) -> Facts:
+        """What the bill of a round depends on: of one that was run, or of any."""
         clients = {silo: len(names) for silo, names in self.placement.topology.clients.items()}
         thetas = {j: part.initial(self.fed.streams) for j, part in self.fed.parts.value.items()}
         return Facts(
@@ -320,6 +321,8 @@ class Run:
             {silo: tree.nbytes(theta) for silo, theta in thetas.items()},
             tree.nbytes(next(iter(thetas.values())).head),
             self.shapes,
+            1 if round is None else round,
+            () if round is None else tuple(self.record.visits.get(round, ())),
         )
 
 

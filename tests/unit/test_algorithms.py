@@ -10,7 +10,14 @@ from fedloom.testing import placement, task
 
 
 def test_what_is_registered():
-    assert list(algorithms) == ["alone", "central", "tdcd", "tdcd-private-labels"]
+    assert list(algorithms) == [
+        "alone",
+        "central",
+        "splitnn-async",
+        "tdcd",
+        "tdcd-private-labels",
+        "vafl",
+    ]
     with pytest.raises(ValueError, match="unknown algorithm 'tdc'; did you mean 'tdcd'"):
         algorithms["tdc"]
 

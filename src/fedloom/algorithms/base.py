@@ -23,6 +23,7 @@ from ..federation.fabric import Fabric
 from ..federation.ledger import Line
 from ..federation.messages import RowWord
 from ..federation.placed import AtClients, AtHubs, Batch, Known, RowMap, Rows
+from ..federation.schedule import Turn
 from ..models.task import Part, Shapes, Task, Theta
 from ..rng import Streams
 from . import local
@@ -63,7 +64,7 @@ class Draw(NamedTuple):
 class Twin(NamedTuple):
     """A degenerate case: with so many silos and clients in each, `mine` must equal `other`.
     `clients` None: unequal numbers of clients, which hold unequal numbers of rows. `head`: with a
-    trainable head."""
+    trainable head. `complete`: only where everyone is there."""
 
     about: str
     mine: Algorithm
@@ -71,11 +72,13 @@ class Twin(NamedTuple):
     silos: int
     clients: int | None
     head: bool = False
+    complete: bool = False
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What a bill depends on, in a round where everyone is there."""
+    """What a bill depends on, in a round where everyone is there. Of asynchronous algorithms also
+    which round it is, and who visited the master in it (none: everyone in turn)."""
 
     clients: Mapping[str, int]
     holders: Mapping[str, int]  # clients with rows in the round's minibatches
@@ -83,6 +86,8 @@ class Facts:
     model: Mapping[str, int]  # bytes of theta_j, its replica of the head included
     head: int  # bytes of the head
     shapes: Shapes
+    round: int = 1
+    turns: tuple[Turn, ...] = ()
 
     def row(self, word: RowWord, silo: str) -> int:
         """Bytes of one row."""
@@ -96,6 +101,7 @@ class Algorithm(ABC):
     State: ClassVar[type[Any]] = State
     joint: ClassVar[bool] = True  # the silos train one model: a row missing anywhere is left out
     takes_head: ClassVar[bool] = True  # a trainable head shared by the silos is possible
+    asynchronous: ClassVar[bool] = False  # its silos visit a master, and wait for nobody else
 
     @abstractmethod
     def check(self, task: Task, placement: Placement) -> None:
@@ -129,6 +135,10 @@ class Algorithm(ABC):
     @abstractmethod
     def blocks(self, fed: Fabric, state: Any) -> dict[str, Theta]:
         """The blocks that the hubs hosted here can export (Remark 1)."""
+
+    def notes(self, fed: Fabric, state: Any) -> dict[str, float]:
+        """Numbers about the run so far that its records carry along."""
+        return {}
 
     @abstractmethod
     def bill(self, facts: Facts) -> Bill:
