@@ -106,7 +106,7 @@ class Network:
                 if setting != "crash":
                     _check_number(f"{setting} of {silo!r}", value, zero=setting == "pause")
         for silo, stretch in self.crash.items():
-            good = len(stretch) == 2 and all(type(r) is int for r in stretch)
+            good = isinstance(stretch, list | tuple) and [type(r) for r in stretch] == [int, int]
             if not good or not 0 <= stretch[0] < stretch[1]:
                 raise SettingError(
                     f"network: crash of {silo!r} must be [round, later round], the second that in "
