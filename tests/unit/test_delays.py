@@ -77,21 +77,23 @@ class TestWhoComes:
 
     def test_a_pause_is_constant(self):
         mine = run(TDCD(local_steps=1, batch=20), pause={"w0": 2.0}).fit(10)
-        assert mine.time == pytest.approx(10 * 2.05)
+        assert mine.time == pytest.approx(10 * 2.05, rel=0.01)
         goes_on = run(VAFL(batch=20), pause={"w0": 2.0}).fit(40)
         assert visits_of(goes_on)["w1"] > 10 * visits_of(goes_on)["w0"]
 
     def test_equal_silos_take_turns(self):
-        mine = run(VAFL(batch=20), silos=3).fit(4)
+        links = {"w0-w1": 0.0, "w0-w2": 0.0}  # w0's hub is the master
+        mine = run(VAFL(batch=20), silos=3, latency=links).fit(4)
         for turns in mine.record.visits.values():
             assert sorted(turn.visitors[0] for turn in turns) == ["w0", "w1", "w2"]
 
     def test_a_slow_link_keeps_nobody_waiting(self):
         """From its second visit on, a silo is expected when it will be there, not before."""
-        far = run(VAFL(batch=20, visits=40), silos=3, bandwidths={"w0-w1": 10.0}).fit(5)
-        near = run(VAFL(batch=20, visits=40), silos=3).fit(5)
-        assert visits_of(far)["w1"] < 10
-        assert far.time < 2.5 * near.time
+        algorithm = VAFL(batch=20, visits=40, prime=False)
+        far = run(algorithm, silos=3, bandwidths={"w0-w1": 200.0}).fit(5)
+        near = run(algorithm, silos=3).fit(5)
+        assert 2 <= visits_of(far)["w1"] < 10
+        assert far.time < 2 * near.time
 
     def test_a_crash(self):
         mine = run(VAFL(batch=20, visits=6), silos=3, crash={"w1": (2, 5)}).fit(8)
