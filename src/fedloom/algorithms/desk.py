@@ -17,7 +17,7 @@ from ..models.task import Part, Theta
 from ..rng import Streams
 
 NEVER, BEFORE = -2, -1  # turns of rows that never came, and of those that came before training
-BINS = 128  # of the histogram of delays; the last is open
+BINS = 1024  # of the histogram of delays; the last is open
 
 Parts = Mapping[str, Part]
 
