@@ -47,3 +47,14 @@ def test_links_lead_somewhere(page):
     page = ROOT / page
     for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("page", ["docs/vafl.md", "docs/splitnn-async.md"])
+def test_examples_of_asynchronous_algorithms(page):
+    (code,) = blocks(page)
+    found = {}
+    exec(compile(code, page, "exec"), found)
+    run = found["run"]
+    assert run.loss() < 2.2
+    assert run.algorithm.notes(run.fed, run.state)["delay_mean"] > 0
+    assert len(code.splitlines()) <= 12
