@@ -132,12 +132,26 @@ class TestGoingOn:
     def test_poisson_delays_are_geometric(self):
         """With equal rates the last visit of another silo was tau turns ago with chance
         (1 - 1/M)^(tau - 1) / M: the mean is M (full batches, so that every visit brings all)."""
-        mine = run(VAFL(lr=0.01, batch=None, visits=300)).fit(2)
+        mine = run(VAFL(lr=0.01, batch=None, visits=400)).fit(1)
         counts = torch.tensor(mine.algorithm.delays(mine.fed, mine.state)).double()
         mean = float((counts * torch.arange(len(counts))).sum() / counts.sum())
-        # seen by a visitor: of the two others
         assert mean == pytest.approx(3.0, rel=0.15)
         assert counts[0] == 0
+
+
+@pytest.mark.parametrize("engine", ["stacked", "reference"])
+@pytest.mark.parametrize("group", [1, 2])
+def test_clients_weighted_by_rows_are_one_client(group, engine):
+    """Q = 1: a silo's mean is the step of all its rows, however they lie at its clients."""
+    algorithm = VAFL(lr=0.3, batch=9, group=group, weighting="rows", l2=0.1)
+    many = run(algorithm, head=True, network=UNEVEN, engine=engine).fit(4)
+    one = run(algorithm, rows=placement(3, 1), head=True, schedule=orders(many)).fit(4)
+    blocks = [mine.algorithm.blocks(mine.fed, mine.state) for mine in (many, one)]
+    assert largest_difference(*blocks) <= 1e-12
+
+
+def orders(mine):
+    return Recorded({}, mine.record.rounds, mine.record.visits)
 
 
 class TestServer:
@@ -222,6 +236,6 @@ def test_the_theorems_step_sizes():
 
 
 def test_without_a_network_everyone_is_as_likely():
-    mine = run(VAFL(lr=0.01, batch=5, visits=300), schedule=Everyone()).fit(1)
+    mine = run(VAFL(lr=0.01, batch=5, visits=150), schedule=Everyone()).fit(1)
     who = [turn.visitors[0] for turn in mine.record.visits[0]]
-    assert {silo: who.count(silo) > 70 for silo in mine.fed.silos} == dict.fromkeys(who, True)
+    assert {silo: who.count(silo) > 35 for silo in mine.fed.silos} == dict.fromkeys(who, True)
