@@ -179,7 +179,8 @@ class Run:
         if self.network is None:
             return None
         start = None if saved is None else Times.from_json(saved)
-        return Clock(self.network, self.placement.topology, self.fed.streams, start)
+        visits = self.algorithm.asynchronous
+        return Clock(self.network, self.placement.topology, self.fed.streams, start, visits)
 
     # What came of it
 
@@ -327,8 +328,8 @@ class Run:
         fresh = self.algorithm.start(self.fed)._asdict()
         return {name: self.fed.read(value) for name, value in fresh.items()}
 
-    def facts(self, holders: Mapping[str, int] | None = None) -> Facts:
-        """What the bill of a round depends on."""
+    def facts(self, holders: Mapping[str, int] | None = None, round: int | None = None) -> Facts:
+        """What the bill of a round depends on: of one that was run, or of any."""
         clients = {silo: len(names) for silo, names in self.placement.topology.clients.items()}
         thetas = {j: part.initial(self.fed.streams) for j, part in self.fed.parts.value.items()}
         head = next(iter(thetas.values())).head
@@ -342,6 +343,8 @@ class Run:
             self.placement.topology.clients,
             thetas,
             0 if self.task.middle is None else tree.nbytes(two_parts(head)[0]),
+            1 if round is None else round,
+            () if round is None else tuple(self.record.visits.get(round, ())),
         )
 
 

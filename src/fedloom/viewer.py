@@ -94,6 +94,7 @@ class Viewer:
         run = self._run
         each = {} if test is None else self.metrics(test, rows)
         alone = run.algorithm.predicts_alone
+        notes = {} if run.state is None else run.algorithm.notes(run.fed, run.state)
         return Record(
             round=run.round,
             iteration=run.round * getattr(run.algorithm, "local_steps", 1),
@@ -103,6 +104,7 @@ class Viewer:
             train_loss=self.loss(run.placement, rows),
             metrics={} if test is None else {**mean_of(each), **self._local(test, rows)},
             by_silo=each if alone and each else None,
+            notes=notes or None,
         )
 
     def _engine(self, placement: Placement) -> Fabric:

@@ -16,12 +16,14 @@ def test_what_is_registered():
         "fedavg",
         "fedbcd",
         "fedprox",
-        "splitnn",
-        "splitnn-u",
         "hyfem-avg",
         "hyfem-prox",
+        "splitnn",
+        "splitnn-async",
+        "splitnn-u",
         "tdcd",
         "tdcd-private-labels",
+        "vafl",
     ]
     with pytest.raises(ValueError, match="unknown algorithm 'tdc'; did you mean 'tdcd'"):
         algorithms["tdc"]

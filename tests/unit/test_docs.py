@@ -160,3 +160,14 @@ def test_the_site_builds(tmp_path):
     built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert built.returncode == 0, built.stderr
     assert (tmp_path / "quickstart" / "index.html").is_file()
+
+
+@pytest.mark.parametrize("page", ["docs/vafl.md", "docs/splitnn-async.md"])
+def test_examples_of_asynchronous_algorithms(page):
+    (code,) = blocks(page)
+    found = {}
+    exec(compile(code, page, "exec"), found)
+    run = found["run"]
+    assert run.loss() < 2.2
+    assert run.algorithm.notes(run.fed, run.state)["delay_mean"] > 0
+    assert len(code.splitlines()) <= 12

@@ -7,18 +7,22 @@ from .fedavg import FedAvg, FedProx
 from .fedbcd import FedBCD
 from .hyfem import HyFEMAvg, HyFEMProx
 from .splitnn import SplitNN
+from .splitnn_async import SplitNNAsync
 from .splitnn_u import SplitNNU
-from .stepsize import Constant, Cosine, InverseSqrt, StepDecay
+from .stepsize import Constant, Cosine, DelayBound, InverseSqrt, InverseTime, StepDecay
 from .tdcd import TDCD
 from .tdcd_private_labels import TDCDPrivateLabels
+from .vafl import VAFL
 
 __all__ = [
     "TDCD",
+    "VAFL",
     "Algorithm",
     "Alone",
     "Central",
     "Constant",
     "Cosine",
+    "DelayBound",
     "Draw",
     "Facts",
     "FedAvg",
@@ -27,8 +31,10 @@ __all__ = [
     "HyFEMAvg",
     "HyFEMProx",
     "InverseSqrt",
+    "InverseTime",
     "MinibatchSGD",
     "SplitNN",
+    "SplitNNAsync",
     "SplitNNU",
     "State",
     "Step",

@@ -23,6 +23,7 @@ from ..federation.fabric import Fabric
 from ..federation.ledger import Line
 from ..federation.messages import Direction, Kind, RowWord, Tier
 from ..federation.placed import AtClients, AtHubs, Batch, Known, RowMap, Rows
+from ..federation.schedule import Turn
 from ..models.task import Part, Shapes, Task, Theta
 from ..rng import Streams
 from . import local
@@ -64,7 +65,7 @@ class Draw(NamedTuple):
 class Twin(NamedTuple):
     """A degenerate case: with so many silos and clients in each, `mine` must equal `other`.
     `clients` None: unequal numbers of clients, which hold unequal numbers of rows. `head`: with a
-    trainable head."""
+    trainable head. `complete`: only where everyone is there."""
 
     about: str
     mine: Algorithm
@@ -72,11 +73,13 @@ class Twin(NamedTuple):
     silos: int
     clients: int | None
     head: bool = False
+    complete: bool = False
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What a bill depends on, in a round where everyone is there."""
+    """What a bill depends on, in a round where everyone is there. Of asynchronous algorithms also
+    which round it is, and who visited the master in it (none: everyone in turn)."""
 
     clients: Mapping[str, int]
     holders: Mapping[str, int]  # clients with rows in the round's minibatches
@@ -87,6 +90,8 @@ class Facts:
     names: Mapping[str, tuple[str, ...]]  # the clients'
     theta: Mapping[str, Theta]  # theta_j at round 0
     middle: int = 0  # of which the middle's
+    round: int = 1
+    turns: tuple[Turn, ...] = ()
 
     def row(self, word: RowWord, silo: str) -> int:
         """Bytes of one row."""
@@ -102,6 +107,7 @@ class Algorithm(ABC):
     one_silo: ClassVar[bool] = False  # it is for the clients of a single silo
     needs_server: ClassVar[bool] = False  # a server takes part, and holds the task's middle
     personal: ClassVar[bool] = False  # clients have models of their own: see `predict_as`
+    asynchronous: ClassVar[bool] = False  # its silos visit a master, and wait for nobody else
 
     @abstractmethod
     def check(self, task: Task, placement: Placement) -> None:
@@ -144,6 +150,10 @@ class Algorithm(ABC):
     @abstractmethod
     def blocks(self, fed: Fabric, state: Any) -> dict[str, Theta]:
         """The blocks that the hubs hosted here can export (Remark 1)."""
+
+    def notes(self, fed: Fabric, state: Any) -> dict[str, float]:
+        """Numbers about the run so far that its records carry along."""
+        return {}
 
     @abstractmethod
     def bill(self, facts: Facts) -> Bill:

@@ -16,11 +16,12 @@ class StepSize(Protocol):
 
 
 class _Positive:
-    """All settings of a rule must be positive numbers, except `floor`, which may be 0."""
+    """All settings of a rule must be positive numbers; `floor` and `delay` may be 0."""
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if not (math.isfinite(value) and (value > 0 or (name == "floor" and value == 0))):
+            zero = name in ("floor", "delay") and value == 0
+            if not (math.isfinite(value) and (value > 0 or zero)):
                 raise SettingError(f"{name} must be a positive number, not {value}")
 
 
@@ -70,11 +71,41 @@ class Cosine(_Positive):
         return self.floor + (self.lr - self.floor) * (1 + math.cos(math.pi * done)) / 2
 
 
+@dataclass(frozen=True)
+class DelayBound(_Positive):
+    """min(1 / (4 (1 + delay) smoothness), scale / sqrt(steps)): VAFL's Theorem 1, where `delay` is
+    D and `steps` the number K of the master's answers; with sqrt(c_m) for D, its Theorem 3."""
+
+    smoothness: float
+    delay: float
+    steps: int
+    scale: float = 1.0
+
+    def __call__(self, t: int) -> float:
+        fastest = 1 / (4 * (1 + self.delay) * self.smoothness)
+        return min(fastest, self.scale / math.sqrt(self.steps))
+
+
+@dataclass(frozen=True)
+class InverseTime(_Positive):
+    """scale / (convexity (t + offset)), for strongly convex losses: VAFL's Theorem 4 with scale 2,
+    its Theorem 2 with scale 4 / min sqrt(q_m), q_m the chance that the next visitor is silo m."""
+
+    convexity: float
+    offset: float
+    scale: float = 2.0
+
+    def __call__(self, t: int) -> float:
+        return self.scale / (self.convexity * (t + self.offset))
+
+
 RULES: dict[str, type[Any]] = {
     "constant": Constant,
     "step-decay": StepDecay,
     "inverse-sqrt": InverseSqrt,
     "cosine": Cosine,
+    "delay-bound": DelayBound,
+    "inverse-time": InverseTime,
 }
 
 

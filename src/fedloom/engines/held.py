@@ -133,3 +133,8 @@ class Holdings:
         rows = torch.where(mask, rows, 0)
         y = self._y[client]
         return Batch(self._x[client][rows], None if y is None else y[rows], mask)
+
+
+def with_weight(value: Any, weight: Tensor, dtype: torch.dtype) -> tuple[Any, Tensor]:
+    """What goes up for a weighted mean."""
+    return value, weight.to(dtype)

@@ -27,7 +27,8 @@ from ..federation.topology import Client, Party, title
 from ..models.task import Part, Shapes, Task
 from ..rng import Streams
 from ..transports.base import Transport
-from .held import Held, Holdings, Pending, Slots
+from .held import Held, Holdings, Pending, Slots, with_weight
+from .told import TOLD, all_here, told
 from .waits import Waits
 
 
@@ -101,8 +102,8 @@ class PartyEngine(Fabric):
         return ~gone
 
     def _next(self, kind: Kind) -> tuple[Key, Moment]:
-        for hub in self.hosted & self._known.keys():
-            self._transport.pulse(hub)  # a client that is left out waits without a message
+        for hub in self.hosted & self._known.keys():  # a client that is left out hears nothing
+            self._transport.pulse(hub)
         return super()._next(kind)
 
     def warm_up(self, dry_step: Callable[[Part, Streams], None]) -> None:
@@ -304,7 +305,7 @@ class PartyEngine(Fabric):
         weight: AtClients[Tensor] | None = None,
     ) -> AtHubs[Any]:
         if weight is not None:
-            value = self.at_clients(_with_weight, value, weight, self.known(self.dtype))
+            value = self.at_clients(with_weight, value, weight, self.known(self.dtype))
         came = self._up(kind, value)
         means: dict[str, Any] = {}
         for hub, payloads in came.items():
@@ -385,9 +386,11 @@ class PartyEngine(Fabric):
             )
         return message.payload
 
+    def _told(self, at: str, value: AtHubs[Any]) -> Any:
+        if all_here(self.hosted, self._parties, self._known):
+            return value.get(at, TOLD.name)
+        key, seconds, link = self._next(TOLD)[0], self._waits.for_own_hub, self._transport
+        return told(link, self.hosted, self._parties, self._known, key, at, value, seconds)
+
     def _clients(self) -> list[Client]:
         return [client for silo in self.scope for client in self._own.get(silo, [])]
-
-
-def _with_weight(value: Any, weight: Tensor, dtype: torch.dtype) -> tuple[Any, Tensor]:
-    return value, weight.to(dtype)

@@ -332,6 +332,9 @@ class StackedEngine(Fabric):
     def _receive(self, key: Key, kind: Kind, source: str, to: str) -> Any:
         return self._desk.pop((key, source, to))
 
+    def _told(self, at: str, value: AtHubs[Any]) -> Any:
+        return value.get(at, "told")
+
     # Chunks
 
     def _chunks(self, silo: str, there: Bools, *lazy: Lazy | None) -> Iterator[Chunk]:

@@ -49,7 +49,7 @@ class Accounts(ABC):
         self.ledger.begin(round)
         self.record.begin(round)
         if self.clock is not None:
-            self.clock.begin()
+            self.clock.begin(round)
 
     def end(self) -> None:
         """The round is over at the parties hosted here."""

@@ -7,106 +7,28 @@ not share bandwidth, and nobody waits at the end of a round: hubs keep their own
 
 With constant t_comm and t_comp, a round of TDCD takes 3 t_comm + Q t_comp: model down, embeddings
 up, exchange, rest down, Q steps, update up.
+
+Asynchronous algorithms (`visits`): silos set out for the master when they are ready and awake, and
+are answered in the order in which they are expected. The master has a time of its own beside the
+hub it may share a machine with; the run's time is then the master's.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from itertools import permutations
-from typing import Annotated, Any, NamedTuple
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from ..errors import SettingError, nearest
+from ..errors import SettingError
 from ..rng import Floats, Ints, Streams
+from .delays import Delays
+from .network import Network as Network
+from .network import hubs_of, pairs_of
 from .schedule import Bools
-from .topology import SERVER, Topology
-
-
-@dataclass(frozen=True)
-class Network:
-    """The `[network]` of a run file, in any unit of time.
-
-    `latency`, `bandwidths` and `speed` name those that differ: "bank" is hub bank with each of its
-    clients (or those clients), "bank/north" one client, "bank-insurer" two hubs, "server-bank" a
-    hub and the server.
-    """
-
-    t_comm: Annotated[float, "between two hubs one way; between hub and client there and back"] = (
-        10.0
-    )
-    t_comp: Annotated[float, "one local step at a client of speed 1"] = 1.0
-    bandwidth: Annotated[float | None, "bytes in a unit of time, on every link; none: no limit"] = (
-        None
-    )
-    latency: Annotated[
-        dict[str, float], 'one way, of some links: `"bank"`, `"bank/north"`, `"bank-insurer"`'
-    ] = field(default_factory=dict)
-    bandwidths: Annotated[dict[str, float], "of some links"] = field(default_factory=dict)
-    speed: Annotated[
-        dict[str, float], 'of some clients: `"bank/north" = 0.5` is half as fast, `"bank"` all'
-    ] = field(default_factory=dict)
-    speed_spread: Annotated[
-        float, "sigma of the lognormal speeds drawn for clients from the run's seed"
-    ] = 0.0
-
-    def check(self, topology: Topology) -> None:
-        """Refuse numbers that mean nothing, and names of what is not there."""
-        for name in ("t_comm", "t_comp", "speed_spread"):
-            _check_number(name, getattr(self, name), zero=True)
-        if self.bandwidth is not None:
-            _check_number("bandwidth", self.bandwidth, zero=False)
-        for setting in ("latency", "bandwidths", "speed"):
-            named = getattr(self, setting)
-            if not isinstance(named, Mapping):
-                raise SettingError(f"network: {setting} must be a table of names, not {named!r}")
-            seen: dict[Any, str] = {}
-            for name, value in named.items():
-                _check_number(f"{setting} of {name!r}", value, zero=setting == "latency")
-                meant = _meant(setting, name, topology)
-                if seen.setdefault(meant, name) != name:
-                    raise SettingError(
-                        f"network: {setting}: {seen[meant]!r} and {name!r} are the same link"
-                    )
-
-
-def _check_number(name: str, value: Any, zero: bool) -> None:
-    good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not good or value < 0 or (value == 0 and not zero):
-        least = "of at least 0" if zero else "above 0"
-        raise SettingError(f"network: {name} must be a number {least}, not {value!r}")
-
-
-def _meant(setting: str, name: str, topology: Topology) -> Any:
-    """The one link, silo or client of this name."""
-    silo, slash, client = name.partition("/")
-    if slash and silo in topology.clients:
-        if client not in topology.clients[silo]:
-            known = [str(other) for other in topology.of(silo)[:50]]
-            raise SettingError(f"network: {setting}: no client {name!r}{nearest(name, known)}")
-        return name
-    pairs = {} if setting == "speed" else {pair: "-".join(pair) for pair in _pairs(topology)}
-    meant = {frozenset(pair) for pair, called in pairs.items() if called == name}
-    meant |= {frozenset([silo]) for silo in topology.silos if silo == name}
-    if len(meant) > 1:
-        raise SettingError(f"network: {setting}: {name!r} can mean two links; rename a silo")
-    if not meant:
-        known = [*topology.silos, *pairs.values()][:200]
-        what = "silo or client" if setting == "speed" else "link"
-        raise SettingError(f"network: {setting}: no {what} {name!r}{nearest(name, known)}")
-    return meant.pop()
-
-
-def _hubs(topology: Topology) -> tuple[str, ...]:
-    return (*topology.silos, SERVER) if topology.server else topology.silos
-
-
-def _pairs(topology: Topology) -> list[tuple[str, str]]:
-    """Every two hubs, and the server with every hub, in both directions."""
-    return list(permutations(_hubs(topology), 2))
+from .topology import Topology
 
 
 class Crossing(NamedTuple):
@@ -117,44 +39,65 @@ class Crossing(NamedTuple):
     bytes: int
 
 
+class Pace(NamedTuple):
+    """A silo's visits so far, and how long the last took from setting out to the master."""
+
+    visits: int
+    took: float
+
+
 class Times(NamedTuple):
     """Everyone's time: of hubs and the server by name, of a silo's clients in their order. Its
-    arrays are never changed."""
+    arrays are never changed. Where silos visit a master: its time, and every silo's pace."""
 
     hubs: Mapping[str, float]
     clients: Mapping[str, Floats]
+    master: float | None = None
+    paces: Mapping[str, Pace] = {}
 
     @property
     def latest(self) -> float:
-        """The time of the latest hub (or the server)."""
-        return max(self.hubs.values())
+        """The time of the master, or where nobody visits one, of the latest hub or the server."""
+        return max(self.hubs.values()) if self.master is None else self.master
 
     def to_json(self) -> dict[str, Any]:
         clients = {silo: mine.tolist() for silo, mine in self.clients.items()}
-        return {"hubs": dict(self.hubs), "clients": clients}
+        told: dict[str, Any] = {"hubs": dict(self.hubs), "clients": clients}
+        if self.master is not None:
+            told |= {"master": self.master, "paces": {j: [*pace] for j, pace in self.paces.items()}}
+        return told
 
     @staticmethod
     def from_json(saved: Mapping[str, Any]) -> Times:
         clients = {silo: np.array(mine, dtype=float) for silo, mine in saved["clients"].items()}
-        return Times(dict(saved["hubs"]), clients)
+        paces = {silo: Pace(*pace) for silo, pace in saved.get("paces", {}).items()}
+        return Times(dict(saved["hubs"]), clients, saved.get("master"), paces)
 
 
 class Clock:
-    """Everyone's virtual time, moved on by the fabric. `start`: times to go on from."""
+    """Everyone's virtual time, moved on by the fabric. `start`: times to go on from;
+    `asynchronous`: silos are delayed before their visits, not before rounds."""
 
     def __init__(
-        self, network: Network, topology: Topology, streams: Streams, start: Times | None = None
+        self,
+        network: Network,
+        topology: Topology,
+        streams: Streams,
+        start: Times | None = None,
+        asynchronous: bool = False,
     ):
         network.check(topology)
         self._network, self._streams = network, streams
+        self._late = Delays(network, topology.silos, streams)
+        self._silos, self._round, self._asynchronous = topology.silos, 0, asynchronous
         self._step = {
             silo: network.t_comp / self._speeds(topology, silo) for silo in topology.silos
         }
         self._delay = {silo: self._delays(topology, silo) for silo in topology.silos}
         self._width = {silo: self._widths(topology, silo) for silo in topology.silos}
-        self._between = {pair: self._link(*pair) for pair in _pairs(topology)}
+        self._between = {pair: self._link(*pair) for pair in pairs_of(topology)}
         fresh = Times(
-            dict.fromkeys(_hubs(topology), 0.0),
+            dict.fromkeys(hubs_of(topology), 0.0),
             {silo: np.zeros(len(names)) for silo, names in topology.clients.items()},
         )
         if start is not None and _sizes(start) != _sizes(fresh):
@@ -163,12 +106,17 @@ class Clock:
 
     @property
     def now(self) -> float:
-        """The time of the latest hub (or the server)."""
+        """The time of the latest hub (or the server), or the master's."""
         return self.times.latest
 
-    def begin(self) -> None:
+    def begin(self, round: int = 0) -> None:
         """A new round; what an unfinished one took is forgotten."""
-        self.times = self.done
+        self.times, self._round = self.done, round
+        if not self._asynchronous:
+            waits = {silo: self._late.before_round(silo, round) for silo in self._silos}
+            for silo, wait in waits.items():
+                if wait:
+                    self._set_hub(silo, self.times.hubs[silo] + wait)
 
     def end(self) -> None:
         """The round is complete."""
@@ -204,6 +152,79 @@ class Clock:
     def work_at(self, party: str, steps: int) -> None:
         """Local steps at a hub, or at the server: of speed 1."""
         self._set_hub(party, self.times.hubs[party] + steps * self._network.t_comp)
+
+    # Visits to a master, a hub or the server
+
+    def visitors(self, master: str, group: int) -> tuple[str, ...]:
+        """Who will be with the master first, in that order. A silo that is down comes last."""
+
+        def expected(silo: str) -> tuple[bool, float, int]:
+            way = self._pace(silo, master).took
+            down = self._late.is_down(silo, self._round)
+            return down, self._start(silo, master) + way, self._silos.index(silo)
+
+        return tuple(sorted(self._silos, key=expected)[:group])
+
+    def set_out(self, silo: str, master: str) -> float:
+        """The silo begins its next visit: when."""
+        self._set_hub(silo, self._start(silo, master))
+        return self.times.hubs[silo]
+
+    def arrive(self, silo: str, master: str, sizes: Collection[int], begun: float) -> None:
+        """What the silo asks is with the master; `sizes`: bytes of its messages."""
+        there = self._came(silo, master, sizes)
+        pace = Pace(self._pace(silo, master).visits + 1, there - begun)
+        self.times = self.times._replace(paces={**self.times.paces, silo: pace})
+
+    def answer(self, master: str, steps: int) -> None:
+        """The master works on an answer: steps of speed 1."""
+        self._set_master(self._master(master) + steps * self._network.t_comp)
+
+    def come_back(self, silo: str, master: str, size: int) -> None:
+        """The answer is with the silo."""
+        there = self._master(master) + self._way(master, silo, size)
+        self._set_hub(silo, max(self.times.hubs[silo], there))
+
+    def fetch(self, silo: str, master: str) -> None:
+        """The master calls for fresh embeddings; a silo that sleeps hears it when it wakes."""
+        there = self._master(master) + self._way(master, silo, 0)
+        start = self._late.awake(silo, max(self.times.hubs[silo], there))
+        self._set_hub(silo, start)
+
+    def fetched(self, silo: str, master: str, sizes: Collection[int]) -> None:
+        """The fresh embeddings are with the master."""
+        self._came(silo, master, sizes)
+
+    def _came(self, silo: str, master: str, sizes: Collection[int]) -> float:
+        way = max((self._way(silo, master, size) for size in sizes), default=0.0)
+        there = self.times.hubs[silo] + way
+        self._set_master(max(self._master(master), there))
+        return there
+
+    def _master(self, master: str) -> float:
+        return self.times.hubs[master] if self.times.master is None else self.times.master
+
+    def _start(self, silo: str, master: str) -> float:
+        """When the silo begins its next visit."""
+        visit = self._pace(silo, master).visits
+        start = self._late.sets_out(silo, self.times.hubs[silo], visit)
+        down = self._late.is_down(silo, self._round)
+        return start + (self._network.outage if down else 0.0)
+
+    def _pace(self, silo: str, master: str) -> Pace:
+        """A silo that has not been there yet is expected by its latencies."""
+        if silo in self.times.paces:
+            return self.times.paces[silo]
+        return Pace(0, 2 * float(self._delay[silo].max()) + self._way(silo, master, 0))
+
+    def _way(self, source: str, to: str, size: int) -> float:
+        if source == to:
+            return 0.0
+        delay, width = self._between[source, to]
+        return delay + size / width
+
+    def _set_master(self, time: float) -> None:
+        self.times = self.times._replace(master=time)
 
     def _set_hub(self, party: str, time: float) -> None:
         self.times = self.times._replace(hubs={**self.times.hubs, party: time})

@@ -8,8 +8,9 @@ way for anything to leave a party is a move, which names its kind:
     across  exchange; collect and spread between the hubs and one party
 
 `keep` makes client-held state whole, `hold` lets an engine compute a value once, `within` narrows
-the verbs to one silo. Every engine runs the same round() by giving these verbs its own meaning of
-"at each client"; what they share, the moves between hubs, is here.
+the verbs to one silo, `visits` is how asynchronous algorithms go on. Every engine runs the same
+round() by giving these verbs its own meaning of "at each client"; what they share, the moves
+between hubs, is here.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from .messages import Direction, Key, Kind
 from .placed import AtClients, AtHubs, Batch, Known, PerSilo, Placed, RowMap, Rows
 from .schedule import Bools, Schedule
 from .topology import SERVER, Client, Party, title
+from .visits import Ask, Learn, Visits
 
 
 class Fabric(Accounts, Checks):
@@ -304,6 +306,39 @@ class Fabric(Accounts, Checks):
             },
             self.scope,
         )
+
+    # Visits
+
+    def visits(
+        self,
+        ask: Ask,
+        answer: Local,
+        learn: Learn,
+        mine: AtHubs[Any],
+        desk: AtHubs[Any],
+        *,
+        at: str,
+        reply: Kind,
+        turns: int,
+        group: int = 1,
+        again: Local | None = None,
+        given: Any = None,
+    ) -> tuple[AtHubs[Any], AtHubs[Any]]:
+        """`turns` answers of the master `at`, each to a group of visitors: what every silo has
+        (`mine`) and what the master has (`desk`) afterwards. `given`: common knowledge.
+
+        ask(silo, mine, visit) -> ({kind: value for the master}, what the silo keeps for learn)
+        again(parts, given, desk, visits, asks) -> for each silo, whether the master calls it
+        answer(parts, given, desk, visits, asks) -> (desk, {visitor: reply})
+        learn(silo, mine, visit, kept, reply) -> what the visitor has afterwards
+        """
+        self._check_party(at, "visits")
+        calls = Visits(self, at, ask, answer, learn, reply, again, self.known(given))
+        return calls.round(mine, desk, turns, group)
+
+    @abstractmethod
+    def _told(self, at: str, value: AtHubs[Any]) -> Any:
+        """A decision that one party made, told to everyone; not a message of the algorithm."""
 
     def _check_party(self, party: str, user: str) -> None:
         if party not in self._parties:

@@ -1,8 +1,9 @@
-"""What the world decides: who is there in a round, and who answers a move.
+"""What the world decides: who is there in a round, who answers a move, who visits whom when.
 
 A hub is the only authority on its roster. The roster is full (or what the schedule says) at the
 start of a round and only shrinks within it: whoever does not answer an upward move is out until the
-next round. Who dropped out, and when, is recorded, and the record alone replays the run.
+next round. Who dropped out, and when, is recorded, and so is the order of visits to the master of
+an asynchronous algorithm; the record alone replays the run.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import SettingError
+from ..errors import SettingError, nearest
 from ..rng import Streams
 
 Bools = npt.NDArray[np.bool_]
@@ -29,6 +30,14 @@ class Moment(NamedTuple):
     round: int
     kind: str = START
     occurrence: int = 0
+
+
+class Turn(NamedTuple):
+    """One answer of the master of an asynchronous algorithm: the silos that came for it, in this
+    order, and those that it called for fresh embeddings before."""
+
+    visitors: tuple[str, ...]
+    again: tuple[str, ...] = ()
 
 
 class Schedule(Protocol):
@@ -96,17 +105,35 @@ class Scripted:
 
 @dataclass
 class Recorded:
-    """Who dropped out, and when, as it happened: {moment: {silo: names}}. Also a schedule: it
-    replays the rounds it recorded."""
+    """Who dropped out, and when, as it happened: {moment: {silo: names}}; and who visited the
+    master, {round: turns}. Also a schedule: it replays the rounds it recorded."""
 
     dropped: dict[Moment, dict[str, tuple[str, ...]]] = field(default_factory=dict)
     rounds: int = 0
+    visits: dict[int, list[Turn]] = field(default_factory=dict)
 
     def begin(self, round: int) -> None:
         """What follows is of this round; an earlier try at it, or at later ones, is forgotten."""
         self.rounds = round + 1
         for moment in [moment for moment in self.dropped if moment.round >= round]:
             del self.dropped[moment]
+        for later in [later for later in self.visits if later >= round]:
+            del self.visits[later]
+
+    def visited(self, round: int, turn: Turn) -> None:
+        """One more answer of the master."""
+        self.visits.setdefault(round, []).append(turn)
+
+    def order(self, round: int, turns: int, group: int) -> list[tuple[str, ...]]:
+        """Who came in each turn of a round, for an algorithm that has so many of so many."""
+        found = [turn.visitors for turn in self.visits.get(round, [])]
+        if len(found) != turns or any(len(set(who)) != group for who in found):
+            told = ", ".join(str(len(who)) for who in found) or "none"
+            raise SettingError(
+                f"round {round}: the algorithm has {turns} turns of {group} different visitors; "
+                f"recorded are {told}"
+            )
+        return found
 
     def note(
         self, moment: Moment, silo: str, clients: Sequence[str], before: Bools, after: Bools
@@ -126,6 +153,12 @@ class Recorded:
 
     def check(self, clients: Mapping[str, Sequence[str]]) -> None:
         Scripted(self.dropped).check(clients)
+        for round, turns in self.visits.items():
+            for silo in {silo for turn in turns for silo in turn.visitors} - set(clients):
+                raise SettingError(
+                    f"schedule: round {round} has a visit of silo {silo!r}, which is not there"
+                    f"{nearest(str(silo), clients)}"
+                )
 
     @staticmethod
     def merged(records: Iterable[Recorded]) -> Recorded:
@@ -135,13 +168,17 @@ class Recorded:
             both.rounds = max(both.rounds, record.rounds)
             for moment, silos in record.dropped.items():
                 both.dropped.setdefault(moment, {}).update(silos)
+            both.visits.update({round: [*turns] for round, turns in record.visits.items()})
         return both
 
     def to_json(self) -> dict[str, Any]:
-        return {
+        told: dict[str, Any] = {
             "rounds": self.rounds,
             "dropped": [[*moment, silos] for moment, silos in sorted(self.dropped.items())],
         }
+        if self.visits:
+            told["visits"] = [[round, *turns] for round, turns in sorted(self.visits.items())]
+        return told
 
     @staticmethod
     def from_json(saved: Mapping[str, Any]) -> Recorded:
@@ -149,7 +186,11 @@ class Recorded:
             Moment(*moment): {silo: tuple(names) for silo, names in silos.items()}
             for *moment, silos in saved["dropped"]
         }
-        return Recorded(dropped, saved["rounds"])
+        visits = {
+            round: [Turn(tuple(visitors), tuple(again)) for visitors, again in turns]
+            for round, *turns in saved.get("visits", ())
+        }
+        return Recorded(dropped, saved["rounds"], visits)
 
 
 def _without(clients: Sequence[str], out: Sequence[str]) -> Bools:

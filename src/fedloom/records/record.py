@@ -21,7 +21,8 @@ class Record:
     seconds spent on rounds so far, `bytes` what was sent so far by tier. `train_loss` is that of
     the global model on all training rows, `metrics` are of the test rows. Where silos predict on
     their own these are means over silos, and `by_silo` has each. Where clients have models of their
-    own, the metric `local_...` is the mean over these.
+    own, the metric `local_...` is the mean over these. `notes` are the algorithm's own, such as how
+    old the embeddings were that an asynchronous one worked with.
     """
 
     round: int
@@ -32,11 +33,13 @@ class Record:
     train_loss: float
     metrics: Metrics
     by_silo: Mapping[str, Metrics] | None = None
+    notes: Mapping[str, float] | None = None
 
     def to_json(self) -> dict[str, Any]:
         told = asdict(self)
-        if self.by_silo is None:
-            del told["by_silo"]
+        for name in ("by_silo", "notes"):
+            if told[name] is None:
+                del told[name]
         return told
 
     @staticmethod

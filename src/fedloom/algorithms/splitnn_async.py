@@ -1,0 +1,67 @@
+"""Asynchronous split learning, as in the thesis (section 5.4.2).
+
+A worker (our silo) sends its intermediate results of a batch; the master completes them with the
+last ones it has of the other workers, computes loss and gradients, and answers that worker alone.
+visiting.py is what happens at a visit.
+
+Readings of the thesis:
+- Before training, every worker sends intermediate results of all samples: always here (`prime`).
+- With M workers the master makes M times as many steps as a synchronous one: its step size is
+  divided by M. The workers' is not.
+- Q local steps (its section 5.4.1): the derivatives at the cut stay as they came, those inside the
+  worker's net are taken anew in every step. Labels are only at the master.
+- A round is M visits, so that M rounds of visits compare with M synchronous rounds; the thesis
+  averages the metrics of those visits, we evaluate after them.
+- The master's layers are the task's head, on a concatenation in the thesis.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Self
+
+from ..data.placement import Placement
+from ..errors import SettingError
+from ..models.task import Task
+from ..registry import algorithms
+from .base import Twin
+from .stepsize import step_size
+from .vafl import VAFL
+from .visiting import Visiting
+
+
+@algorithms.register("splitnn-async")
+@dataclass(frozen=True)
+class SplitNNAsync(Visiting):
+    """Asynchronous split learning: a worker's embeddings meet the others' last known ones."""
+
+    local_steps: Annotated[int, "Q, steps of a visit, with the derivatives frozen"] = 10
+    prime: Annotated[bool, "every silo sends embeddings of all rows first: always"] = True
+
+    def master_lr_of(self, turn: int, silos: int) -> float:
+        return step_size(self.lr)(turn * self.local_steps) / silos
+
+    def check(self, task: Task, placement: Placement) -> None:
+        super().check(task, placement)
+        if not self.prime:
+            raise SettingError("prime: splitnn-async starts from everyone's embeddings of all rows")
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        return [
+            cls(lr=0.2, batch=12, local_steps=3),
+            cls(lr=0.2, batch=9, local_steps=2, weighting="rows", l2=0.02, labels_at="birch"),
+        ]
+
+    @classmethod
+    def twins(cls) -> list[Twin]:
+        return [
+            Twin(
+                "VAFL with Q steps and a slower master",
+                cls(lr=0.2, batch=9, local_steps=3),
+                VAFL(lr=0.2, batch=9, local_steps=3, master_lr=0.2 / 3),
+                3,
+                None,
+                head=True,
+            )
+        ]

@@ -1,0 +1,334 @@
+"""What asynchronous split algorithms share: silos visit a master with the embeddings of a minibatch
+and learn from the derivatives it returns.
+
+- The master is the hub of the silo with the labels, or the server. Labels come to it with that
+  silo's embeddings, from its clients.
+- The n-th visit of a silo in a round is with the n-th minibatch of that round, which all silos
+  derive alike: silos that visit equally often work on the same rows.
+- A round is as many visits as there are silos (`visits`), rounded up to whole groups. The step size
+  is that of the master's turn: a common count of its answers.
+- A row counts for a visitor where the master has every silo's embedding of it, and its label. Rows
+  of an absent client lie there as they last came; those that never came count nowhere.
+- Inside a silo, clients take Q steps with the derivatives frozen, and the hub averages them.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .. import tree
+from ..data.placement import Placement
+from ..errors import SettingError, nearest
+from ..federation.fabric import Fabric
+from ..federation.messages import Kind
+from ..federation.placed import AtClients, AtHubs, Batch, Rows
+from ..federation.topology import SERVER
+from ..federation.visits import Asks, Visit
+from ..models.task import Part, Task, Theta
+from ..rng import Streams
+from . import desk as table
+from . import local
+from .base import Algorithm, Bill, Facts, Step, choose, need_labels, whole
+from .central import LABELS, SCORES, labels_of, to_all
+from .desk import Desk, Parts
+from .stepsize import StepSize, step_size
+from .tdcd import EMBEDDING, HUB_EMBEDDING, MODEL, UPDATE
+from .visit_bill import HUB_LABELS, OWN_SLOPE, PIECE, SLOPE, visit_bill
+
+
+class VisitState(NamedTuple):
+    """Each hub's block of the model, and the master's desk."""
+
+    theta: AtHubs[Theta]
+    desk: AtHubs[Desk]
+
+
+class Common(NamedTuple):
+    """What every party knows of a round."""
+
+    streams: Streams
+    size: int
+    round: int
+
+
+class Kept(NamedTuple):
+    """What a silo keeps while it waits for the answer."""
+
+    theta_k: AtClients[Theta]
+    step: Step
+
+
+@dataclass(frozen=True)
+class Visiting(Algorithm):
+    """Settings of all of them, and what happens at a visit."""
+
+    lr: Annotated[float | StepSize, "the silos' step size, or a rule for it"] = 0.1
+    batch: Annotated[int | None, "B, the rows of a minibatch; none: all"] = 100
+    local_steps: Annotated[int, "Q, steps of a visit, with the derivatives frozen"] = 1
+    l2: Annotated[float, "weight of the regulariser |theta_m|^2 / 2"] = 0.0
+    weighting: Annotated[
+        Literal["uniform", "rows"], "of a silo's clients in its mean: all alike, or by their rows"
+    ] = "uniform"
+    labels_at: Annotated[str | None, "the silo that holds the labels; none: the first"] = None
+    master: Annotated[
+        Literal["hub", "server"], "who is visited: the hub of the label silo, or the server"
+    ] = "hub"
+    visits: Annotated[int | None, "visits of a round; none: as many as there are silos"] = None
+    prime: Annotated[bool, "before the first round, every silo sends embeddings of all rows"] = True
+
+    State: ClassVar[type[Any]] = VisitState
+    asynchronous: ClassVar[bool] = True
+
+    # What kinds of it differ in
+
+    @property
+    def together(self) -> int:
+        """t, how many visitors the master waits for."""
+        return 1
+
+    @property
+    def oldest(self) -> int | None:
+        """D, how many turns old an embedding may be."""
+        return None
+
+    @abstractmethod
+    def master_lr_of(self, turn: int, silos: int) -> float:
+        """The step size of theta_0."""
+
+    def check(self, task: Task, placement: Placement) -> None:
+        topology = placement.topology
+        whole("local_steps (Q)", self.local_steps)
+        step_size(self.lr)
+        choose("weighting", self.weighting, ("uniform", "rows"))
+        choose("master", self.master, ("hub", "server"))
+        if not isinstance(self.l2, float | int) or not 0 <= self.l2 < math.inf:
+            raise SettingError(f"l2 must be a number that is not negative, not {self.l2!r}")
+        if self.visits is not None:
+            whole("visits", self.visits)
+        if self.batch is not None:
+            whole("batch (B)", self.batch)
+            if self.batch > placement.size:
+                raise SettingError(
+                    f"batch (B) is {self.batch}, but there are only {placement.size} common rows"
+                )
+        if self.labels_at is not None and self.labels_at not in topology.silos:
+            known = nearest(self.labels_at, topology.silos)
+            raise SettingError(f"labels_at: {self.labels_at!r}{known}")
+        holder = self.labels_at or topology.silos[0]
+        need_labels(placement, (holder,), "labels_at must name the silo that holds them")
+        if self.master == "server" and not topology.server:
+            raise SettingError(
+                'master: this federation has no server; say "hub", or place the rows with a server'
+            )
+
+    def start(self, fed: Fabric) -> VisitState:
+        streams = fed.known(fed.streams)
+        theta = fed.at_hubs(block_only, fed.part, streams)
+        size = fed.known(fed.size)
+        return VisitState(theta, fed.at(self.at(fed), table.empty, fed.parts, streams, size))
+
+    def draw(self, fed: Fabric) -> Common:
+        return Common(fed.streams, fed.size, fed.round)
+
+    def round(self, fed: Fabric, state: VisitState, draw: Common) -> VisitState:
+        if self.prime and fed.round == 0:
+            state = self.primed(fed, state)
+        theta, desk = fed.visits(
+            self.ask,
+            self.answer,
+            self.learn,
+            state.theta,
+            state.desk,
+            at=self.at(fed),
+            reply=SLOPE,
+            turns=self.turns(len(fed.silos)),
+            group=self.together,
+            again=None if self.oldest is None else self.again,
+            given=draw,
+        )
+        return VisitState(theta, desk)
+
+    # A visit
+
+    def ask(
+        self, silo: Fabric, theta: AtHubs[Theta], visit: Visit
+    ) -> tuple[dict[Kind, AtHubs[Any]], Kept]:
+        """Algorithm 1, lines 4-5, over the silo's clients."""
+        step = Step(*silo.minibatch(self.ids(self.draw(silo), visit)))
+        theta_k = silo.to_clients(MODEL, theta)
+        phi_k = silo.at_clients(local.embed, silo.part, theta_k, step.batch_k)
+        asked = {HUB_EMBEDDING: silo.gather(EMBEDDING, phi_k, step.rows)}
+        if visit.silo == self.holder(silo):
+            y_k = silo.at_clients(labels_of, step.batch_k)
+            asked[HUB_LABELS] = silo.gather(LABELS, y_k, step.rows)
+        return asked, Kept(theta_k, step)
+
+    def learn(
+        self, silo: Fabric, theta: AtHubs[Theta], visit: Visit, kept: Kept, slope: AtHubs[Rows]
+    ) -> AtHubs[Theta]:
+        """Line 7 (Eqn. 4a): the derivatives, pulled back through the clients' blocks."""
+        rule, first = step_size(self.lr), visit.turn * self.local_steps
+        lr = [rule(first + q) for q in range(self.local_steps)]
+        eta = silo.known(torch.tensor(lr, dtype=silo.dtype))
+        slope_k = silo.scatter(OWN_SLOPE, slope, kept.step.rows)
+        theta_k = silo.at_clients(
+            self.push,
+            silo.part,
+            kept.theta_k,
+            slope_k,
+            kept.step.batch_k,
+            eta,
+            steps=self.local_steps,
+        )
+        weight_k = None if self.weighting == "uniform" else silo.at_clients(rows_of, slope_k)
+        return silo.mean(UPDATE, theta_k, otherwise=theta, weight=weight_k)
+
+    def push(self, part: Part, theta: Theta, slope: Rows, batch: Batch, lr: Tensor) -> Theta:
+        return local.frozen_sgd(part, theta, slope, batch, lr, self.l2)
+
+    # The master
+
+    def again(
+        self, parts: Parts, common: Common, desk: Desk, visits: tuple[Visit, ...], asks: Asks
+    ) -> Tensor:
+        """Which silos' embeddings of the other visitors' rows are older than D."""
+        desk = self.taken(common, desk, asks)
+        stale = []
+        for silo in desk.phi:
+            old = torch.zeros((), dtype=torch.bool, device=desk.y.device)
+            for visit, came in asks:
+                if visit.silo != silo:
+                    ids = self.ids(common, visit).to(desk.y.device)[came[HUB_EMBEDDING.name].mask]
+                    old = old | table.too_old(desk, silo, ids, visit.turn, self.oldest).any()
+            stale.append(old)
+        return torch.stack(stale)
+
+    def answer(
+        self, parts: Parts, common: Common, desk: Desk, visits: tuple[Visit, ...], asks: Asks
+    ) -> tuple[Desk, dict[str, Rows]]:
+        """Lines 8-13 for a group of visitors: theta_0 moves once, by the mean of its derivatives
+        (Eqn. 2a); every visitor gets those by its own embeddings (Eqn. 2b), from theta_0 before."""
+        desk = self.taken(common, desk, asks)
+        found = []
+        for visit, came in asks[: len(visits)]:
+            ids = self.ids(common, visit).to(desk.y.device)
+            mask = table.usable(desk, ids, visit.turn, self.oldest) & came[HUB_EMBEDDING.name].mask
+            found.append(table.slopes(parts, desk, visit.silo, ids, mask))
+            desk = table.counted(desk, visit.silo, ids[mask], visit.turn)
+        eta = self.master_lr_of(visits[0].turn, len(parts))
+        working = torch.stack([mine.works for mine in found]).sum().clamp(min=1)
+        head = tree.map_tensors(
+            lambda a, *each: a - eta * torch.stack(each).sum(0) / working,
+            desk.head,
+            *(mine.head for mine in found),
+        )
+        calls = desk.calls + len(asks) - len(visits)
+        replies = {visit.silo: mine.phi for visit, mine in zip(visits, found, strict=True)}
+        return desk._replace(head=head, calls=calls), replies
+
+    def taken(self, common: Common, desk: Desk, asks: Asks) -> Desk:
+        """What came is on the desk."""
+        for visit, came in asks:
+            ids = self.ids(common, visit).to(desk.y.device)
+            desk = table.put(desk, visit.silo, ids, came[HUB_EMBEDDING.name], visit.turn)
+            if HUB_LABELS.name in came:
+                desk = table.put_labels(desk, ids, came[HUB_LABELS.name])
+        return desk
+
+    def primed(self, fed: Fabric, state: VisitState) -> VisitState:
+        """Before training: everyone's embeddings of all rows, and the labels."""
+        at, label = self.at(fed), fed.within(self.holder(fed))
+        theta_k, desk = fed.to_clients(MODEL, state.theta), state.desk
+        for start in range(0, fed.size, PIECE):
+            ids = torch.arange(start, min(start + PIECE, fed.size))
+            step = Step(*fed.minibatch(ids))
+            phi_k = fed.at_clients(local.embed, fed.part, theta_k, step.batch_k)
+            phis = fed.collect(HUB_EMBEDDING, fed.gather(EMBEDDING, phi_k, step.rows), to=at)
+            y = label.gather(LABELS, label.at_clients(labels_of, step.batch_k), step.rows)
+            ys = label.collect(HUB_LABELS, y, to=at)
+            desk = fed.at(at, filled, desk, fed.known(ids), phis, ys)
+        return VisitState(state.theta, desk)
+
+    # Common knowledge
+
+    def holder(self, fed: Fabric) -> str:
+        return self.labels_at or fed.silos[0]
+
+    def at(self, fed: Fabric) -> str:
+        return SERVER if self.master == "server" else self.holder(fed)
+
+    def turns(self, silos: int) -> int:
+        """The master's answers in a round."""
+        return -(-(self.visits or silos) // self.together)
+
+    def rows(self, size: int) -> int:
+        return size if self.batch is None else self.batch
+
+    def ids(self, common: Common, visit: Visit) -> Tensor:
+        """The rows of a visit."""
+        drawn = [common.streams.common("minibatch", common.round, nth) for nth in visit.nth]
+        size = self.rows(common.size)
+        return torch.cat([torch.from_numpy(each.sample(common.size, size)) for each in drawn])
+
+    # Around training
+
+    def warm_up(self, part: Part, streams: Streams) -> None:
+        batch, theta = local.made_up_rows(part), block_only(part, streams)
+        slope = Rows(torch.ones_like(local.embed(part, theta, batch)), batch.mask)
+        self.push(part, theta, slope, batch, torch.ones(1, device=part.device))
+
+    def predict(self, fed: Fabric, state: VisitState, step: Step) -> AtHubs[Rows]:
+        """Embeddings to the master, scores back to every hub."""
+        at = self.at(fed)
+        theta_k = fed.to_clients(MODEL, state.theta)
+        phi_k = fed.at_clients(local.embed, fed.part, theta_k, step.batch_k)
+        phis = fed.collect(HUB_EMBEDDING, fed.gather(EMBEDDING, phi_k, step.rows), to=at)
+        scores = fed.at(at, joint_scores, fed.parts, state.desk, phis)
+        return fed.spread(SCORES, fed.at(at, to_all, fed.known(fed.silos), scores), frm=at)
+
+    def blocks(self, fed: Fabric, state: VisitState) -> dict[str, Theta]:
+        """Blocks with the master's theta_0, which hubs do not hold themselves."""
+        heads = [desk.head for desk in fed.read(state.desk).values()]
+        thetas = fed.read(state.theta)
+        return {j: theta._replace(head=heads[0] if heads else {}) for j, theta in thetas.items()}
+
+    def bill(self, facts: Facts) -> Bill:
+        return visit_bill(self, facts)
+
+    def notes(self, fed: Fabric, state: VisitState) -> dict[str, float]:
+        """How old the other silos' embeddings were when they were used, in turns."""
+        desks = list(fed.read(state.desk).values())
+        return table.summary(desks[0]) if desks else {}
+
+    def delays(self, fed: Fabric, state: VisitState) -> list[int]:
+        """How many embeddings were 0, 1, 2, ... turns old when they were used (the last: or more),
+        where the master is."""
+        return next(iter(fed.read(state.desk).values())).delays.tolist()
+
+
+def block_only(part: Part, streams: Streams) -> Theta:
+    """theta_m; theta_0 is the master's."""
+    return part.initial(streams)._replace(head={})
+
+
+def rows_of(slope: Rows) -> Tensor:
+    """How many of a client's rows counted."""
+    return slope.mask.sum()
+
+
+def filled(desk: Desk, ids: Tensor, phis: Mapping[str, Rows], ys: Mapping[str, Rows]) -> Desk:
+    for silo, rows in phis.items():
+        desk = table.put(desk, silo, ids, rows, table.BEFORE)
+    return table.put_labels(desk, ids, next(iter(ys.values())))
+
+
+def joint_scores(parts: Parts, desk: Desk, phis: dict[str, Rows]) -> Rows:
+    part = next(iter(parts.values()))
+    return local.joint_scores(part, Theta({}, desk.head), phis)

@@ -1,0 +1,60 @@
+"""VAFL and asynchronous split learning as a plain loop over torch modules, one client a silo: no
+fabric, no engine. Written from the papers; driven by a given order of visits."""
+
+from collections import Counter
+
+import torch
+
+
+def rows_of(streams, size, batch, round, nth):
+    """The minibatch of a silo's n-th visit of a round."""
+    return torch.from_numpy(streams.common("minibatch", round, nth).sample(size, batch))
+
+
+def plain_visits(
+    models, head, x, y, loss, order, ids_of, *, lr, master_lr, q=1, l2=0.0, oldest=None
+):
+    """Changes `models` and `head` in place; `order`: for each round, who comes in each turn. Gives
+    the delays tau of all embeddings of others that were used, and who was called again."""
+    table = {m: model(x[m]).detach() for m, model in models.items()}
+    sent = {m: torch.full((len(y),), -1) for m in models}
+    taus, calls, k = [], [], 0
+
+    def fresh(m, rows):
+        table[m][rows], sent[m][rows] = models[m](x[m][rows]).detach(), k
+
+    for round, turns in enumerate(order):
+        seen = Counter()
+        for visitors in turns:
+            rows = {m: ids_of(round, seen[m]) for m in visitors}
+            for m in visitors:
+                fresh(m, rows[m])
+            if oldest is not None:
+                for m in models:
+                    for other in visitors:
+                        if other != m and (k - sent[m][rows[other]] > oldest).any():
+                            calls.append(m)
+                            fresh(m, rows[other])
+            slopes, steps = {}, []
+            for m in visitors:
+                taus += [k - sent[o][rows[m]] for o in models if o != m]
+                h = {o: table[o][rows[m]].clone() for o in models}
+                h[m].requires_grad_()
+                per_row = loss(head(h), y[rows[m]])
+                wanted = [h[m], *head.parameters()]
+                slope, *down = torch.autograd.grad(per_row.sum(), wanted)
+                slopes[m] = slope
+                steps.append([g / len(per_row) for g in down])
+            with torch.no_grad():
+                for p, *down in zip(head.parameters(), *steps, strict=True):
+                    p -= master_lr * sum(down) / len(down)
+            for m in visitors:
+                optimizer = torch.optim.SGD(models[m].parameters(), lr=lr, weight_decay=l2)
+                for _ in range(q):
+                    optimizer.zero_grad()
+                    h = models[m](x[m][rows[m]])
+                    h.backward(slopes[m] / len(h))
+                    optimizer.step()
+            seen.update(visitors)
+            k += 1
+    return torch.cat(taus), calls

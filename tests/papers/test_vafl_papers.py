@@ -1,0 +1,119 @@
+"""VAFL and asynchronous split learning against a plain torch loop driven by the recorded order."""
+
+import pytest
+import torch
+from plain_vafl import plain_visits, rows_of
+from torch import nn
+
+from fedloom import Network, Run
+from fedloom.algorithms import VAFL, Central, SplitNNAsync
+from fedloom.algorithms.desk import BINS
+from fedloom.testing import placement, task
+
+UNEVEN = Network(
+    t_comm=3.0, t_comp=1.0, rates={"ash": 0.05}, speed={"birch": 0.3}, latency={"ash-cedar": 9.0}
+)
+
+
+class Head(nn.Module):
+    """theta_0: a sum, or a layer on a concatenation."""
+
+    def __init__(self, layer=None):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, h):
+        return sum(h.values()) if self.layer is None else self.layer(torch.cat([*h.values()], 1))
+
+
+def cross_entropy(scores, y):
+    return nn.functional.cross_entropy(scores, y, reduction="none")
+
+
+def modules(run, thetas, head):
+    """The run's blocks and head, as modules in double precision."""
+    parts = run.fed.parts.value
+    blocks = {j: parts[j].block.with_params(thetas[j].block) for j in parts}
+    first = next(iter(parts))
+    layer = parts[first].head.with_params(thetas[first].head) if head else None
+    return {j: block.double() for j, block in blocks.items()}, Head(layer).double()
+
+
+@pytest.mark.parametrize("engine", ["stacked", "reference"])
+@pytest.mark.parametrize("head", [False, True], ids=["sum", "head"])
+@pytest.mark.parametrize(
+    ("algorithm", "settings"),
+    [
+        (VAFL(lr=0.2, batch=9), {"lr": 0.2, "master_lr": 0.2}),
+        (VAFL(lr=0.2, batch=9, group=2, l2=0.05), {"lr": 0.2, "master_lr": 0.2, "l2": 0.05}),
+        (
+            VAFL(lr=0.2, batch=6, max_delay=2, master_lr=0.05, visits=7),
+            {"lr": 0.2, "master_lr": 0.05, "oldest": 2},
+        ),
+        (
+            SplitNNAsync(lr=0.1, batch=9, local_steps=4),
+            {"lr": 0.1, "master_lr": 0.1 / 3, "q": 4},
+        ),
+    ],
+    ids=["vafl", "t=2", "bounded", "splitnn-async"],
+)
+def test_one_client_a_silo_is_the_papers_algorithm(algorithm, settings, head, engine):
+    rows, learn = placement(3, 1), task(head=head)
+    run = Run(algorithm, learn, rows, seed=5, precision="float64", engine=engine, network=UNEVEN)
+    start = algorithm.blocks(run.fed, algorithm.start(run.fed))
+    models, top = modules(run, start, head)
+    run.fit(6)
+    order = [[t.visitors for t in run.record.visits[r]] for r in range(6)]
+    taus, calls = plain_visits(
+        models,
+        top,
+        {j: x.double() for j, x in rows.x.items()},
+        rows.labels(),
+        cross_entropy,
+        order,
+        lambda round, nth: rows_of(run.fed.streams, rows.size, algorithm.batch, round, nth),
+        **settings,
+    )
+    mine, mine_top = modules(run, algorithm.blocks(run.fed, run.state), head)
+    pairs = [*zip(models.values(), mine.values(), strict=True), (top, mine_top)]
+    worst = max(
+        (
+            float((a - b).detach().abs().max())
+            for p, q in pairs
+            for a, b in zip(p.parameters(), q.parameters(), strict=True)
+        ),
+        default=0.0,
+    )
+    assert worst <= 1e-10
+    found = torch.tensor(algorithm.delays(run.fed, run.state))
+    assert torch.equal(found, torch.bincount(taus.clamp(max=BINS - 1), minlength=BINS))
+    called = [silo for turns in run.record.visits.values() for turn in turns for silo in turn.again]
+    assert sorted(called) == sorted(calls)
+    assert (algorithm.oldest is None) or (taus.max() <= algorithm.oldest and called)
+    if algorithm.together == 1:
+        assert {silo for turns in order for turn in turns for silo in turn} == set(
+            rows.topology.silos
+        )
+
+
+@pytest.mark.parametrize("engine", ["stacked", "reference"])
+@pytest.mark.parametrize("network", [None, UNEVEN], ids=["equal rates", "uneven"])
+def test_waiting_for_all_is_synchronous_sgd(network, engine):
+    """t = M: joint SGD of all blocks and the head, by a plain loop; and the pooled baseline."""
+    rows, learn = placement(3, 1), task(head=True)
+    algorithm = VAFL(lr=0.2, batch=9, group=3)
+    run = Run(algorithm, learn, rows, seed=5, precision="float64", engine=engine, network=network)
+    models, top = modules(run, algorithm.blocks(run.fed, algorithm.start(run.fed)), True)
+    optimizer = torch.optim.SGD([p for m in (*models.values(), top) for p in m.parameters()], 0.2)
+    for round in range(5):
+        ids = rows_of(run.fed.streams, rows.size, 9, round, 0)
+        optimizer.zero_grad()
+        scores = top({j: model(rows.x[j][ids]) for j, model in models.items()})
+        cross_entropy(scores, rows.labels()[ids]).mean().backward()
+        optimizer.step()
+    run.fit(5)
+    scores = top({j: model(rows.x[j]) for j, model in models.items()})
+    assert float((scores - run.predict()).abs().max()) <= 1e-10
+    pooled = Run(Central(lr=0.2, batch=9), learn, rows, seed=5, precision="float64").fit(5)
+    assert float((pooled.predict() - run.predict()).abs().max()) <= 1e-10
+    assert run.algorithm.notes(run.fed, run.state)["delay_max"] == 0

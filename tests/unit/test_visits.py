@@ -1,0 +1,241 @@
+"""Visits: orders are recorded and replayed, states go on, bills are exact, bad input is refused."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fedloom import Drawn, Network, Placement, Run
+from fedloom.algorithms import VAFL, DelayBound, InverseTime, SplitNNAsync
+from fedloom.engines.apart import run_apart
+from fedloom.errors import DataError, SettingError
+from fedloom.federation.schedule import Everyone, Recorded, Turn
+from fedloom.federation.topology import SERVER, Topology
+from fedloom.records.record import Record
+from fedloom.run import play
+from fedloom.testing import placement, task
+from fedloom.tree import largest_difference
+
+UNEVEN = Network(
+    t_comm=7.3,
+    t_comp=0.9,
+    bandwidth=150.0,
+    latency={"ash": 2.1, "birch-ash": 11.3},
+    speed={"birch": 0.3},
+    speed_spread=0.8,
+    rates={"cedar": 0.02},
+    sleep="random",
+)
+
+
+def run(algorithm, *, rows=None, head=False, **options):
+    settings = {"precision": "float64", "seed": 3, **options}
+    return Run(algorithm, task(head=head), rows or placement(), **settings)
+
+
+def state_of(mine):
+    return {name: mine.fed.read(value) for name, value in mine.state._asdict().items()}
+
+
+def with_server(rows):
+    return replace(rows, topology=Topology(rows.topology.clients, server=True))
+
+
+EXAMPLES = [*VAFL.examples(), *SplitNNAsync.examples()]
+
+
+class TestRecords:
+    @pytest.mark.parametrize("algorithm", EXAMPLES, ids=str)
+    def test_an_order_in_time_replays_with_any_engine(self, algorithm):
+        """Recorded under a clock with delays and absences, replayed without any network."""
+        ran = run(algorithm, head=True, network=UNEVEN, schedule=Drawn(0.7, seed=1)).fit(4)
+        record = Recorded.from_json(json.loads(json.dumps(ran.record.to_json())))
+        assert record == ran.record
+        assert set(record.visits) == {0, 1, 2, 3}
+        for engine, tolerance in (("stacked", 0.0), ("reference", 1e-12)):
+            again = run(algorithm, head=True, engine=engine, schedule=record).fit(4)
+            assert largest_difference(state_of(again), state_of(ran)) <= tolerance
+            assert again.record == ran.record
+            assert list(again.ledger) == list(ran.ledger)
+
+    def test_parties_apart_replay_it_too(self):
+        algorithm, rows, learn = VAFL(lr=0.3, batch=9, max_delay=2), placement(), task(head=True)
+        ran = Run(algorithm, learn, rows, seed=3, precision="float64", network=UNEVEN).fit(3)
+        apart = run_apart(
+            lambda fed: [*play(fed, algorithm, 3)][-1][1],
+            learn,
+            ran.shapes,
+            rows,
+            seed=3,
+            schedule=ran.record,
+        )
+        for group, engine in apart.engines.items():
+            for name, value in state_of(ran).items():
+                mine = engine.read(getattr(apart.states[group], name))
+                theirs = {party: value[party] for party in mine}
+                assert largest_difference(mine, theirs) <= 1e-12
+        assert apart.record == ran.record
+
+    def test_old_files_still_load(self):
+        old = {"rounds": 2, "dropped": [[1, "start", 0, {"ash": ["0"]}]]}
+        assert Recorded.from_json(old).visits == {}
+        assert set(Recorded.from_json(old).to_json()) == {"rounds", "dropped"}
+        told = run(VAFL(batch=9)).look().to_json()
+        assert "notes" not in told
+        assert Record.from_json(told).notes is None
+
+    def test_an_order_by_hand(self):
+        turns = [Turn(("ash",)), Turn(("ash",)), Turn(("cedar",))]
+        mine = run(VAFL(batch=9), schedule=Recorded({}, 1, {0: turns})).fit(1)
+        before = mine.algorithm.blocks(mine.fed, mine.algorithm.start(mine.fed))
+        after = mine.algorithm.blocks(mine.fed, mine.state)
+        moved = {j: largest_difference(before[j], after[j]) > 0 for j in before}
+        assert moved == {"ash": True, "birch": False, "cedar": True}
+
+    @pytest.mark.parametrize(
+        ("turns", "message"),
+        [
+            ([Turn(("ahs",))] * 3, "silo 'ahs', which is not there; did you mean 'ash'"),
+            ([Turn(("ash",))] * 2, "3 turns of 1 different visitors; recorded are 1, 1"),
+            ([Turn(("ash", "birch"))] * 3, "recorded are 2, 2, 2"),
+        ],
+    )
+    def test_orders_that_do_not_fit(self, turns, message):
+        with pytest.raises(SettingError, match=message):
+            run(VAFL(batch=9), schedule=Recorded({}, 1, {0: turns})).fit(1)
+
+
+class TestGoingOn:
+    @pytest.mark.parametrize("engine", ["stacked", "reference"])
+    @pytest.mark.parametrize("algorithm", [EXAMPLES[2], EXAMPLES[4]], ids=["vafl", "splitnn"])
+    def test_under_a_clock(self, algorithm, engine):
+        options = {"engine": engine, "network": UNEVEN, "head": True}
+        straight = run(algorithm, **options).fit(5)
+        saved = run(algorithm, **options).fit(2).snapshot()
+        saved = replace(saved, clock=json.loads(json.dumps(saved.clock)))
+        resumed = run(algorithm, **options).restore(saved).fit(5)
+        assert largest_difference(state_of(resumed), state_of(straight)) == 0
+        assert resumed.record == straight.record
+        assert resumed.time == straight.time
+        assert resumed.fed.clock.done.to_json() == straight.fed.clock.done.to_json()
+
+    def test_records_carry_the_delays(self):
+        mine = run(VAFL(batch=9, visits=30)).fit(2, every=1)
+        notes = mine.records[-1].notes
+        assert notes["delay_max"] >= notes["delay_95"] >= notes["delay_median"] >= 1
+        assert Record.from_json(json.loads(json.dumps(mine.records[-1].to_json()))).notes == notes
+        bounded = run(VAFL(batch=9, visits=30, max_delay=2)).fit(2, every=2).records[-1].notes
+        assert bounded["delay_max"] <= 2
+        assert bounded["recalls"] > 0
+
+    def test_poisson_delays_are_geometric(self):
+        """With equal rates the last visit of another silo was tau turns ago with chance
+        (1 - 1/M)^(tau - 1) / M: the mean is M (full batches, so that every visit brings all)."""
+        mine = run(VAFL(lr=0.01, batch=None, visits=400)).fit(1)
+        counts = torch.tensor(mine.algorithm.delays(mine.fed, mine.state)).double()
+        mean = float((counts * torch.arange(len(counts))).sum() / counts.sum())
+        assert mean == pytest.approx(3.0, rel=0.15)
+        assert counts[0] == 0
+
+
+@pytest.mark.parametrize("engine", ["stacked", "reference"])
+@pytest.mark.parametrize("group", [1, 2])
+def test_clients_weighted_by_rows_are_one_client(group, engine):
+    """Q = 1: a silo's mean is the step of all its rows, however they lie at its clients."""
+    algorithm = VAFL(lr=0.3, batch=9, group=group, weighting="rows", l2=0.1)
+    many = run(algorithm, head=True, network=UNEVEN, engine=engine).fit(4)
+    one = run(algorithm, rows=placement(3, 1), head=True, schedule=orders(many)).fit(4)
+    blocks = [mine.algorithm.blocks(mine.fed, mine.state) for mine in (many, one)]
+    assert largest_difference(*blocks) <= 1e-12
+
+
+def orders(mine):
+    return Recorded({}, mine.record.rounds, mine.record.visits)
+
+
+class TestServer:
+    @pytest.mark.parametrize("algorithm", [EXAMPLES[2], EXAMPLES[5]], ids=["vafl", "splitnn"])
+    def test_a_server_as_master(self, algorithm):
+        """The same model; labels and the label silo's embeddings go to the server, too."""
+        rows, at_server = with_server(placement()), replace(algorithm, master="server")
+        right = run(at_server, rows=rows, head=True, engine="reference").fit(3)
+        fast = run(at_server, rows=rows, head=True).fit(3)
+        hub = run(algorithm, rows=rows, head=True).fit(3)
+        assert largest_difference(state_of(fast), state_of(right)) <= 1e-12
+        blocks = [mine.algorithm.blocks(mine.fed, mine.state) for mine in (fast, hub)]
+        assert largest_difference(*blocks) == 0
+        assert torch.equal(fast.predict(), hub.predict())
+        assert list(fast.ledger) == list(right.ledger)
+        for round in range(3):
+            bill = at_server.bill(right.facts(round=round))
+            assert right.ledger.of_round(round) == bill
+        assert fast.fed.read(fast.state.desk).keys() == {SERVER}
+
+    def test_there_must_be_one(self):
+        with pytest.raises(SettingError, match="has no server"):
+            run(VAFL(batch=9, master="server"))
+
+
+class TestBills:
+    @pytest.mark.parametrize("algorithm", EXAMPLES, ids=str)
+    def test_exact_for_any_order(self, algorithm):
+        mine = run(algorithm, head=True, network=UNEVEN).fit(5)
+        for round in range(5):
+            assert mine.ledger.of_round(round) == algorithm.bill(mine.facts(round=round))
+
+    def test_without_a_record_everyone_comes_in_turn(self):
+        mine = run(VAFL(batch=9))
+        order = [Turn((silo,)) for silo in ("ash", "birch", "cedar")]
+        ran = run(VAFL(batch=9), schedule=Recorded({}, 2, {0: order, 1: order})).fit(2)
+        assert ran.ledger.of_round(1) == mine.algorithm.bill(mine.facts())
+
+
+def without_labels(silo):
+    rows = placement()
+    return Placement(rows.topology, rows.ids, rows.owner, rows.x, {**rows.y, silo: None})
+
+
+class TestBadSettings:
+    @pytest.mark.parametrize(
+        ("algorithm", "message"),
+        [
+            (VAFL(batch=9, group=4), r"group \(t\) is 4, but there are only 3 silos"),
+            (VAFL(batch=9, group=0), r"group \(t\) must be a whole number of at least 1"),
+            (VAFL(batch=9, max_delay=0), r"max_delay \(D\) must be a whole number of at least 1"),
+            (VAFL(batch=9, visits=0), "visits must be a whole number"),
+            (VAFL(batch=9, lr="fast"), "lr must be a number"),
+            (VAFL(batch=9, master_lr="fast"), "lr must be a number"),
+            (VAFL(batch=99), "only 36 common rows"),
+            (VAFL(batch=9, l2=-1), "l2 must be"),
+            (VAFL(batch=9, labels_at="brich"), "did you mean 'birch'"),
+            (VAFL(batch=9, weighting="row"), "did you mean 'rows'"),
+            (VAFL(batch=9, master="hubs"), "did you mean 'hub'"),
+            (SplitNNAsync(batch=9, prime=False), "starts from everyone's embeddings"),
+            (SplitNNAsync(batch=9, local_steps=0), r"local_steps \(Q\) must be"),
+        ],
+        ids=lambda v: v if isinstance(v, str) else "",
+    )
+    def test_refused_before_training(self, algorithm, message):
+        with pytest.raises(SettingError, match=message):
+            run(algorithm)
+
+    def test_a_label_holder_without_labels(self):
+        with pytest.raises(DataError, match="silo birch holds no labels"):
+            run(VAFL(batch=9, labels_at="birch"), rows=without_labels("birch"))
+        run(VAFL(batch=9, labels_at="ash"), rows=without_labels("birch")).fit(1)
+
+
+def test_the_theorems_step_sizes():
+    assert DelayBound(smoothness=2.0, delay=4, steps=100)(7) == 1 / 40
+    assert DelayBound(smoothness=0.01, delay=0, steps=100, scale=0.5)(7) == 0.05
+    assert InverseTime(convexity=0.5, offset=10)(0) == 0.4
+    assert InverseTime(convexity=0.5, offset=10, scale=4)(10) == 0.4
+    with pytest.raises(SettingError, match="smoothness must be a positive number"):
+        DelayBound(smoothness=0, delay=1, steps=10)
+
+
+def test_without_a_network_everyone_is_as_likely():
+    mine = run(VAFL(lr=0.01, batch=5, visits=150), schedule=Everyone()).fit(1)
+    who = [turn.visitors[0] for turn in mine.record.visits[0]]
+    assert {silo: who.count(silo) > 35 for silo in mine.fed.silos} == dict.fromkeys(who, True)
