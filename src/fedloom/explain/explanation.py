@@ -150,7 +150,8 @@ class Explanation:
 
     def about(self) -> dict[str, str]:
         """Kinds in the order of their first message, and what they carry."""
-        return {kind.name: kind.about for _, kind in sorted(self.kinds.items())}
+        sent = {one.move for one in self.sent}
+        return {kind.name: kind.about for move, kind in sorted(self.kinds.items()) if move in sent}
 
     def steps(self) -> Iterator[list[Line] | Work]:
         """Moves (all lines of one number) and local work, in order."""
