@@ -16,7 +16,7 @@ from fedloom.federation.messages import Kind
 from fedloom.federation.topology import SERVER, Topology
 from fedloom.registry import algorithms
 from fedloom.rng import Streams
-from fedloom.testing import placement, task
+from fedloom.testing import fitting, placement, task
 
 Q, ROUNDS = 7, 3
 UNEVEN = Network(
@@ -28,14 +28,21 @@ UNEVEN = Network(
     speed={"birch": 0.7, "birch/1": 0.11},
     speed_spread=0.8,
 )
+UNEVEN_ASH = Network(
+    t_comm=7.3,
+    t_comp=0.9,
+    bandwidth=150.0,
+    latency={"ash": 2.1, "ash/0": 9.7},
+    speed={"ash/1": 0.11},
+    speed_spread=0.8,
+)
 HAND = Topology({"a": ("x", "y"), "b": ("z",)}, server=True)
 
 
 def run(algorithm, network=None, **options):
     settings = {"network": network or Network(t_comm=10, t_comp=1), **options}
-    return Run(
-        algorithm, settings.pop("task", task()), placement(), precision="float64", **settings
-    )
+    fits, rows = fitting(algorithm)
+    return Run(algorithm, settings.pop("task", fits), rows, precision="float64", **settings)
 
 
 def clock(network, topology=HAND, seed=0):
@@ -187,7 +194,8 @@ def everything():
 def test_engines_keep_the_same_time(algorithm):
     found = []
     for options in ({"engine": "reference"}, {"engine": "stacked"}, {"chunk": 2}):
-        mine = run(algorithm, UNEVEN, schedule=Drawn(0.6, seed=2), seed=5, **options).fit(4)
+        network = UNEVEN_ASH if algorithm.one_silo else UNEVEN
+        mine = run(algorithm, network, schedule=Drawn(0.6, seed=2), seed=5, **options).fit(4)
         times = mine.fed.clock.times
         found.append(np.concatenate([list(times.hubs.values()), *times.clients.values()]))
     assert found[0].max() > 0
@@ -302,4 +310,6 @@ def test_every_sgd_declares_its_steps():
     for example in everything():
         if isinstance(example, MinibatchSGD):
             mine = run(example, Network(t_comm=0, t_comp=1)).fit(2)
-            assert mine.time == 2 * example.local_steps
+            turns = 3 if getattr(example, "order", "") == "sequential" else 1
+            server = example.top_steps if example.needs_server else 0
+            assert mine.time == 2 * (turns * example.local_steps + server)
