@@ -107,6 +107,8 @@ def test_models_by_silo_and_heads():
     model = RunFile.parse(TEXT + more).values["model"]
     assert model["silos"] == {"east": {"name": "mlp", "hidden": [5]}}
     assert model["head"] == {"name": "mlp", "hidden": [3]}
+    more = '[model.middle]\nname = "mlp"\nhidden = [2]\n'
+    assert RunFile.parse(TEXT + more).values["model"]["middle"] == {"name": "mlp", "hidden": [2]}
     with pytest.raises(SettingError, match=r"17: model\.silos.east\.width: unknown key"):
         RunFile.parse(TEXT + "[model.silos.east]\nwidth = 5\n")
 

@@ -5,10 +5,13 @@ import torch
 
 from fedloom import Network, Placement, Run, Shard, Task, linear, load_model, partition, tree
 from fedloom.algorithms import FedAvg, FedBCD, FedProx, SplitNN, SplitNNU
+from fedloom.build import build_data, build_run
+from fedloom.config.runfile import RunFile
 from fedloom.errors import DataError, ModelError, PlacementError, ProtocolError, SettingError
 from fedloom.federation.messages import Kind
 from fedloom.federation.placed import Rows
 from fedloom.federation.topology import SERVER
+from fedloom.records.checkpoint import load_checkpoint, save_checkpoint
 from fedloom.testing import placement, sample_of, task
 
 FROZEN = {"updates": "frozen-gradient", "batch": 5}
@@ -248,3 +251,47 @@ def test_a_round_takes(algorithm, per_round, engine):
     learn, rows = sample_of(algorithm)
     run = Run(algorithm, learn, rows, engine=engine, network=Network(t_comm=10, t_comp=1))
     assert run.fit(2).time == 2 * per_round
+
+
+# From a run file
+
+
+UTOML = """
+[data]
+name = "digits"
+[partition]
+silos = 2
+[model]
+name = "linear"
+embedding = 4
+[model.middle]
+name = "mlp"
+hidden = [5]
+[model.head]
+name = "linear"
+[algorithm]
+name = "splitnn-u"
+rounds = 2
+lr = 0.3
+labels_at = "b"
+"""
+
+
+def test_a_run_file_brings_its_server(tmp_path):
+    """And the state of server and label silo goes through a checkpoint."""
+    file = RunFile.parse(UTOML)
+    data = build_data(file)
+    run = build_run(file, data).fit(2)
+    assert run.placement.topology.server
+    assert run.evaluate()["accuracy"] is not None
+    save_checkpoint(tmp_path / "one", run.snapshot(), [], 0.0)
+    again = build_run(file, data)
+    again.restore(load_checkpoint(tmp_path / "one").snapshot(again.blank()))
+    assert torch.equal(again.fit(4).predict(), run.fit(4).predict())
+
+
+def test_a_middle_needs_an_embedding_and_a_head():
+    text = UTOML.replace('[model.head]\nname = "linear"\n', "").replace("embedding = 4", "")
+    file = RunFile.parse(text)
+    with pytest.raises(SettingError, match="a middle needs an embedding and a head"):
+        build_run(file, build_data(file))

@@ -104,7 +104,7 @@ class SplitNN(TieredSGD):
 
     def round(self, fed: Fabric, state: Any, draw: Draw) -> Any:
         part, rows, batch_k = fed.part, draw.rows, draw.batch_k
-        holder = self.holder(fed)
+        holder, top_steps = self.holder(fed), self.top_steps if fed.has_head else 0
         label = fed.within(holder)
         theta_k = self.to_clients(fed, state.theta, draw)
         top_k = self.top_to_clients(label, state.top)
@@ -116,7 +116,7 @@ class SplitNN(TieredSGD):
         slope = label.gather(CUT_DERIVATIVE, slope_k, rows)
         slopes = fed.at(holder, shares, part, joint, slope)
         top_k = label.at_clients(  # 5
-            self.train_top, part, top_k, joint_k, batch_k, draw.lr, steps=self.top_steps
+            self.train_top, part, top_k, joint_k, batch_k, draw.lr, steps=top_steps
         )
         theta = self.pull(fed, holder, theta_k, slopes, state, draw)  # 5-6
         top = self.average_tops(label, top_k, state.top, label.at_clients(counted, joint_k))
