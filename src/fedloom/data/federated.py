@@ -42,6 +42,11 @@ class Federated:
         """The same rows, and a server that holds none."""
         return replace(self, train=self.train.with_server())
 
+    def __repr__(self) -> str:
+        """Numbers only: a notebook must not show people."""
+        tests = 0 if self.test is None else self.test.size
+        return f"<{self.name}: {self.train!r} for training, {tests} rows for testing>"
+
     @property
     def outputs(self) -> int:
         """How many scores a model of it gives."""

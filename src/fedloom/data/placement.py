@@ -30,6 +30,9 @@ class Shard:
     x: Any
     y: Any = None
 
+    def __repr__(self) -> str:
+        return f"<Shard of {len(self.ids)} rows>"
+
 
 @dataclass(frozen=True)
 class View:
@@ -83,6 +86,11 @@ class Placement:
     def with_server(self) -> Placement:
         """The same rows, and a server that holds none."""
         return replace(self, topology=replace(self.topology, server=True))
+
+    def __repr__(self) -> str:
+        """Numbers only: a notebook must not show people."""
+        silos = ", ".join(f"{silo} {len(names)}" for silo, names in self.topology.clients.items())
+        return f"<{self.size} rows; clients: {silos}>"
 
     @property
     def size(self) -> int:
