@@ -63,9 +63,12 @@ class Job:
     def new(file: RunFile, folder: Path, watcher: Watcher | None = None) -> Job:
         """A job that has not begun. A folder that already holds a run is refused."""
         if any((folder / name).exists() for name in ("manifest.json", "run.toml", CHECKPOINT)):
+            begun = Manifest.read(folder)
+            done = begun is not None and begun.values["finished"] is not None
+            cure = f"go on with it (fedloom run --resume {folder}), or "
             raise ExistsError(
-                f"{folder} already holds a run: go on with it (fedloom run --resume {folder}), or "
-                "name another folder (--out)"
+                f"{folder} already holds a {'finished ' if done else ''}run: "
+                f"{'' if done else cure}name another folder (--out)"
             )
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ExistsError(f"{folder} is there already and is not empty: name another (--out)")

@@ -174,6 +174,8 @@ def load_model(
     """A saved model. Modules of your own (functions that make them) are given again: `blocks`
     {silo: function}, `head`, and a `loss` of your own."""
     folder = Path(folder)
+    if not (folder / "model.json").is_file() and (folder / "model" / "model.json").is_file():
+        raise DataError(f"{folder} is a run's folder: its model is in {folder / 'model'}")
     try:
         told = json.loads((folder / "model.json").read_text(encoding="utf-8"))
         tensors = load_file(folder / "model.safetensors")

@@ -147,6 +147,7 @@ def by_point(results: Sequence[Mapping[str, Any]], metric: str) -> list[dict[str
     """The finished runs by their settings but for the seed: the metric's mean and its spread, best
     first."""
     groups: dict[str, list[float]] = {}
+    tests: dict[str, list[Mapping[str, Any]]] = {}
     settings: dict[str, Point] = {}
     for line in results:
         value = _value(line["last"], metric) if line["finished"] else None
@@ -154,6 +155,7 @@ def by_point(results: Sequence[Mapping[str, Any]], metric: str) -> list[dict[str
             point = {key: v for key, v in line["settings"].items() if key != "engine.seed"}
             settings[_name(point)] = point
             groups.setdefault(_name(point), []).append(value)
+            tests.setdefault(_name(point), []).append(line["last"]["metrics"])
     found = [
         {
             "settings": settings[name],
@@ -161,11 +163,17 @@ def by_point(results: Sequence[Mapping[str, Any]], metric: str) -> list[dict[str
             "lowest": min(values),
             "highest": max(values),
             "seeds": len(values),
+            "test": {key: _mean([one.get(key) for one in tests[name]]) for key in tests[name][0]},
         }
         for name, values in groups.items()
     ]
     lower = metric in ("train_loss", "mse")
     return sorted(found, key=lambda one: one["mean"] if lower else -one["mean"])
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known and len(known) == len(values) else None
 
 
 def _value(last: Mapping[str, Any], metric: str) -> float | None:

@@ -246,8 +246,8 @@ def test_a_silent_hub_is_named_by_its_neighbour():
     transport = HoldingBack(
         parties(), lambda m: m.source == "birch" and m.kind == "hub-embedding" and m.key.round >= 1
     )
-    with pytest.raises(LostError, match="from hub birch, of which nothing was heard for 2 s"):
-        live(ALGORITHM, transport, Waits(up=1.0, patience=1.0))
+    with pytest.raises(LostError, match="from hub birch, of which nothing was heard for 6 s"):
+        live(ALGORITHM, transport, Waits(up=3.0, patience=3.0))
 
 
 def test_an_abort_reaches_everyone_with_its_cause():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -63,7 +64,7 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 
 
 def _numeric(cell: str) -> bool:
-    return cell in ("", "-") or cell.split()[0].lstrip("-").replace(".", "", 1).isdigit()
+    return cell in ("", "-") or re.fullmatch(r"-?[\d.,]+(e-?\d+)?( \w{1,2})?", cell) is not None
 
 
 def toml(value: Any) -> str:

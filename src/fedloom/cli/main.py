@@ -63,7 +63,11 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
-    chosen = parser().parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    if not words:
+        parser().print_help()
+        return 2
+    chosen = parser().parse_args(words)
     try:
         chosen.action(chosen)
         sys.stdout.flush()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from ..config.runfile import RunFile
 from ..errors import SettingError
 from ..job import Job
+from ..records.record import GREW, grew
 from ..report.page import write_report
 from ..run import Run
 from . import common
@@ -51,6 +53,9 @@ def act(chosen: argparse.Namespace) -> None:
         job = Job.new(file.replaced("output", folder=str(folder)), folder, watch)
     parts = job.go()
     page = write_report(job.folder) if job.file.output.report else None
+    for name, run in parts.items():
+        if grew(run.records):
+            print(f"warning: {name}: {GREW}", file=sys.stderr)
     if not chosen.quiet:
         summary(parts)
         print(f"\nfolder: {job.folder}")

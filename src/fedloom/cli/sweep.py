@@ -46,7 +46,7 @@ def add(verbs: common.Verbs) -> None:
     one.add_argument("--out", type=Path, metavar="DIR", help="default: runs/NAME-sweep")
     one.add_argument("--jobs", type=int, metavar="N", help="runs at a time (default: cores)")
     one.add_argument(
-        "--best", default="train_loss", metavar="METRIC", help="which run to name as the best"
+        "--best", default="train_loss", metavar="METRIC", help="sort by this, best first"
     )
     one.add_argument("--quiet", action="store_true", help="no progress")
     common.add_json(one)
@@ -80,7 +80,9 @@ def act(chosen: argparse.Namespace) -> None:
         common.print_json({"runs": results, "best": best})
     else:
         show(best, chosen.best)
-        print(f"folder: {out}")
+        print(f"\nfolder: {out}")
+        if (out / "compare.png").is_file():
+            print(f"figure: {out / 'compare.png'}")
     failed = [name for name, code in codes.items() if code]
     if failed:
         raise FedLoomError(f"{len(failed)} of {len(points)} runs failed: {', '.join(failed)}")
@@ -89,13 +91,15 @@ def act(chosen: argparse.Namespace) -> None:
 def show(best: list[dict[str, Any]], metric: str) -> None:
     """The points of the grid, best first."""
     keys = list(best[0]["settings"]) if best else []
+    tests = [name for name in (best[0]["test"] if best else {}) if name != metric]
     common.print_table(
-        (*keys, metric, "lowest", "highest", "seeds"),
+        (*keys, metric, "lowest", "highest", "seeds", *(f"test {name}" for name in tests)),
         [
             (
                 *one["settings"].values(),
                 *(common.shown(one[word]) for word in ("mean", "lowest", "highest")),
                 one["seeds"],
+                *(common.shown(one["test"][name]) for name in tests),
             )
             for one in best
         ],

@@ -127,6 +127,8 @@ class RunFile:
         """All sections, as TOML can say them."""
         told = {}
         for name in SECTIONS:
+            if name == "partition" and "silos" in self.values["data"]:
+                continue  # tables are cut already
             values = self.values[name]
             shown = plain_table(_fields(name, values), values)
             told[name] = {key: v for key, v in shown.items() if v != {}}
@@ -186,6 +188,8 @@ def _checked(raw: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
             raise BadKey((name,), f"a section [{name}] is expected")
     if "data" not in raw:
         raise BadKey((), "the section [data] is missing")
+    if "silos" in raw["data"] and raw.get("partition"):
+        raise BadKey(("partition",), "your own tables are cut already: leave this section out")
     found = {}
     for name in SECTIONS:
         values, path = raw.get(name, {}), (name,)

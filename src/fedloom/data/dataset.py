@@ -52,6 +52,10 @@ class Dataset:
         if len(np.unique(self.ids)) != rows:
             raise DataError(f"data set {self.name}: ids are repeated")
 
+    def __repr__(self) -> str:
+        blocks = ", ".join(f"{name} {list(x.shape[1:])}" for name, x in self.blocks.items())
+        return f"<data set {self.name}: {self.size} rows of {blocks}>"
+
     @property
     def size(self) -> int:
         return len(self.ids)

@@ -38,6 +38,11 @@ class Federated:
     preparation: Preparation | None = None
     cut: Cut | None = None
 
+    def __repr__(self) -> str:
+        """Numbers only: a notebook must not show people."""
+        tests = 0 if self.test is None else self.test.size
+        return f"<{self.name}: {self.train!r} for training, {tests} rows for testing>"
+
     @property
     def outputs(self) -> int:
         """How many scores a model of it gives."""

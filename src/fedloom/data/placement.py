@@ -30,6 +30,9 @@ class Shard:
     x: Any
     y: Any = None
 
+    def __repr__(self) -> str:
+        return f"<Shard of {len(self.ids)} rows>"
+
 
 @dataclass(frozen=True)
 class View:
@@ -79,6 +82,11 @@ class Placement:
             {silo: joined[silo].x for silo in silos},
             {silo: joined[silo].y for silo in silos},
         )
+
+    def __repr__(self) -> str:
+        """Numbers only: a notebook must not show people."""
+        silos = ", ".join(f"{silo} {len(names)}" for silo, names in self.topology.clients.items())
+        return f"<{self.size} rows; clients: {silos}>"
 
     @property
     def size(self) -> int:

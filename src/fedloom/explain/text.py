@@ -13,6 +13,13 @@ HEADER = ("move", "kind", "from", "to", "what", "messages", "bytes", "times", "p
 TO_THE_RIGHT = {0, 5, 6, 7}
 
 
+BEFORE = (
+    "Not shown, before the first round: everyone knows the run file and how many rows are common;\n"
+    "ids are matched between silos; of tables, clients tell their hub counts, means and categories\n"
+    "of their columns, which are saved with the model. Predicting sends embeddings again."
+)
+
+
 def text(explanation: Explanation) -> str:
     parts = repeats(list(explanation.steps()))
     many = explanation.topology.clients.values()
@@ -25,6 +32,7 @@ def text(explanation: Explanation) -> str:
         [*_table(parts), "", *_totals(explanation)],
         ["Who learns what", *_learns(explanation)],
         ["In order", *_diagram(explanation, parts)],
+        [BEFORE],
     ]
     return "\n\n".join("\n".join(line.rstrip() for line in block) for block in blocks) + "\n"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,15 @@ class Record:
     @staticmethod
     def from_json(told: Mapping[str, Any]) -> Record:
         return Record(**told)
+
+
+GREW = "the training loss grew; a smaller lr or fewer local_steps are the usual cure"
+
+
+def grew(records: Sequence[Record]) -> bool:
+    """Whether training did harm: the loss ended above its start, or was far above it on the way."""
+    losses = [record.train_loss for record in records]
+    return len(losses) > 1 and (losses[-1] > losses[0] or max(losses) > 10 * losses[0] > 0)
 
 
 def append_record(path: Path, record: Record) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DataError
+from ..records.record import GREW, Record, grew
 
 HEADLINES = {"classes": "accuracy", "binary": "auroc", "number": "r2"}
 
@@ -84,6 +85,8 @@ def read_run(folder: Path) -> RunFolder:
     for part, place in places.items():
         if (place / "records.jsonl").is_file():
             records[part] = _read_records(place / "records.jsonl", problems)
+            if _grew(records[part]):
+                problems.append(f"{part}: {GREW}.")
         elif part == main and manifest.get("finished"):
             raise DataError(f"{folder} is damaged: the run is finished, but has no records.jsonl")
         else:
@@ -128,6 +131,13 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise DataError(f"{path} is damaged: it holds no JSON object")
     return value
+
+
+def _grew(records: list[dict[str, Any]]) -> bool:
+    try:
+        return grew([Record.from_json(record) for record in records])
+    except TypeError:  # made by another version
+        return False
 
 
 def _read_records(path: Path, problems: list[str]) -> list[dict[str, Any]]:

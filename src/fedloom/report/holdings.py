@@ -62,6 +62,12 @@ def holdings(summary: Mapping[str, Any], path: Path | None = None) -> Figure:
         _panel(panel, silo, held, colours)
     for panel in panels[len(silos) :]:
         panel.set_axis_off()
+    bars = [
+        p for p, held in zip(panels, silos.values(), strict=False) if len(held["clients"]) <= BARS
+    ]
+    widest = max((panel.get_xlim()[1] for panel in bars), default=1.0)
+    for panel in bars:  # the same length is the same number of rows in every silo
+        panel.set_xlim(0, widest)
     rows = summary["rows"]
     title = f"{summary['name']}: {rows['train']:,} training rows, {rows['test']:,} test rows"
     figure.suptitle(title, fontsize=SMALL + 2)

@@ -188,8 +188,9 @@ def _worth(run: RunFolder) -> str:
     here, there = value_of(mine, metric), value_of(records[-1], metric)
     if here is None or there is None or metric in SMALLER_IS_BETTER:
         return ""
-    gain, cost = round(here - there, 3), size(mine["bytes"].get("top", 0))
+    more = sum(mine["bytes"].values()) - sum(records[-1]["bytes"].values())
+    gain, cost = round(here - there, 3), size(max(0, more))
     if gain <= 0:
-        return f" The exchange between silos ({cost}) did not help here."
+        return f" The exchange between silos ({cost} more to send) did not help here."
     amount = f"{100 * gain:.1f} percentage points" if metric in IN_PERCENT else f"{gain:.3f}"
-    return f" The exchange between silos added {amount} and cost {cost}."
+    return f" The exchange between silos added {amount} and took {cost} more."
