@@ -139,7 +139,7 @@ def test_settings_that_do_not_fit(setting, code, told, run_file, fedloom):
 
 def test_debug_shows_where(run_file):
     ran = process("--debug", "check", run_file, "--set", "model.name=cnn")
-    _, err = ran.communicate(timeout=60)
+    _, err = ran.communicate(timeout=150)
     assert ran.returncode == 1
     assert "Traceback" in err
 

@@ -197,7 +197,7 @@ def test_a_sweep_says_which_runs_failed(fedloom, run_file, tmp_path):
 
 def test_output_into_a_closed_pipe():
     command = f"{sys.executable} -m fedloom list | head -1"
-    ran = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60)
+    ran = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=150)
     assert ran.stdout.strip() == "algorithms"
     assert "Traceback" not in ran.stderr
 

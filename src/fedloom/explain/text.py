@@ -14,9 +14,10 @@ TO_THE_RIGHT = {0, 5, 6, 7}
 
 
 BEFORE = (
-    "Not shown, before the first round: everyone knows the run file and how many rows are common;\n"
-    "ids are matched between silos; of tables, clients tell their hub counts, means and categories\n"
-    "of their columns, which are saved with the model. Predicting sends embeddings again."
+    "Not shown, before the first round: everyone knows the run file and how many rows are\n"
+    "common; ids are matched between silos; of tables, clients tell their hub counts, means and\n"
+    "categories of their columns, which are saved with the model. Predicting sends embeddings\n"
+    "again."
 )
 
 
