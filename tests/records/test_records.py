@@ -14,7 +14,7 @@ from fedloom.records.checkpoint import load_checkpoint, save_checkpoint
 from fedloom.records.record import Record, append_record, read_records, write_records
 from fedloom.records.writers import open_writers
 from fedloom.registry import algorithms
-from fedloom.testing import placement, sample_of, task
+from fedloom.testing import placement, task
 
 ONE = Record(2, 20, 64.0, 0.5, {"bottom": 10, "top": 4}, 0.25, {"accuracy": 0.5, "auroc": None})
 
@@ -62,7 +62,7 @@ def test_a_checkpoint_goes_on_exactly(name, tmp_path):
 
     def run():
         given = {"network": Network(), "precision": "float64"}
-        return Run(algorithm, *sample_of(algorithm), **given)
+        return Run(algorithm, task(), placement(), **given)
 
     straight = run().fit(4)
     stopped = run().fit(2)
