@@ -99,7 +99,9 @@ def baseline(name: str, own: Algorithm) -> Algorithm:
         for field in fields(kind)
         if field.init and hasattr(own, field.name)
     }
-    return kind(**settings, **({"combined": True} if name == "no-exchange" else {}))
+    if kind is Alone:
+        settings["combined"] = name == "no-exchange"
+    return kind(**settings)
 
 
 @contextmanager

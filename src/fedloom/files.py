@@ -9,7 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from .errors import WriteError
+from .errors import ExistsError, WriteError
+
+try:
+    import fcntl
+except ImportError:  # a system without such locks
+    fcntl = None  # type: ignore[assignment]
+
+LOCK = ".lock"
 
 
 @contextmanager
@@ -51,6 +58,22 @@ def append_line(path: Path, line: str) -> None:
         file.write(line.encode("utf-8") + b"\n")
         file.flush()
         os.fsync(file.fileno())
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Nobody else writes to the folder meanwhile; let go of by the system if this process dies."""
+    if fcntl is None:
+        yield
+        return
+    with telling(folder / LOCK):
+        file = (folder / LOCK).open("w")
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ExistsError(f"{folder} is in use: another process is running it") from None
+        yield
 
 
 def _sync_folder(folder: Path) -> None:

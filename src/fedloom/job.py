@@ -24,7 +24,7 @@ from .data.cut import Cut
 from .data.federated import Federated
 from .errors import DataError, ExistsError, InterruptedRun
 from .federation.messages import ABOUT
-from .files import telling, write_json, write_text
+from .files import LOCK, locked, telling, write_json, write_text
 from .records.checkpoint import load_checkpoint, save_checkpoint
 from .records.manifest import Manifest
 from .records.record import Record, append_record, write_records
@@ -45,6 +45,9 @@ class Watcher:
 
     def record(self, record: Record) -> None:
         """The model was evaluated."""
+
+    def stopping(self) -> None:
+        """Somebody asked to stop: the round that is going on is the last."""
 
     def end(self) -> None:
         """The part is over."""
@@ -70,7 +73,7 @@ class Job:
                 f"{folder} already holds a {'finished ' if done else ''}run: "
                 f"{'' if done else cure}name another folder (--out)"
             )
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        if folder.exists() and (not folder.is_dir() or {p.name for p in folder.iterdir()} - {LOCK}):
             raise ExistsError(f"{folder} is there already and is not empty: name another (--out)")
         return Job(file, folder, watcher or Watcher())
 
@@ -85,17 +88,18 @@ class Job:
         """Train every part that is not at its end yet."""
         data = self._data()
         parts = build_parts(self.file, data)  # everything is checked before anything is written
-        manifest = self._begin(data, parts)
-        with self._interruptible():
+        with telling(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        with locked(self.folder), self._interruptible():
+            manifest = self._begin(data, parts)
             try:
                 for number, (name, run) in enumerate(parts.items()):
                     self._train(name, run, number == 0)
-            except InterruptedRun:
+            except (InterruptedRun, KeyboardInterrupt):
                 manifest.stopped(self.folder)
                 raise
-        main = next(iter(parts.values()))
-        main.save(self.folder / "model")
-        manifest.finished(self.folder)
+            next(iter(parts.values())).save(self.folder / "model")
+            manifest.finished(self.folder)
         return parts
 
     def folder_of(self, name: str, main: bool) -> Path:
@@ -113,8 +117,6 @@ class Job:
         begun = Manifest.read(self.folder)
         if begun is not None:
             return begun
-        with telling(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
         write_text(self.folder / "run.toml", self.file.to_toml())
         if data.cut is not None:
             data.cut.save(self.folder / "partition.json")
@@ -149,8 +151,12 @@ class Job:
 
         def ask(number: int, frame: FrameType | None) -> None:
             if self._stop:
-                raise KeyboardInterrupt
+                raise KeyboardInterrupt(
+                    f"stopped at once; go on from the last checkpoint with "
+                    f"fedloom run --resume {self.folder}"
+                )
             self._stop = True
+            self.watcher.stopping()
 
         before = {sign: signal.signal(sign, ask) for sign in (signal.SIGINT, signal.SIGTERM)}
         try:

@@ -150,6 +150,8 @@ class Run:
         """Go on until `rounds` rounds are done in all. `every` so many rounds, and at the start and
         the end, the model is evaluated and a record kept in `records`. `progress`: show a bar
         (None: where there is a terminal or a notebook, if `every` is given)."""
+        if every is not None and every < 1:
+            raise SettingError(f"every must be at least 1, not {every}")
         if self._broken:
             self._rebuild(self.fed.ledger, self.fed.record, self.fed.clock)
         if every is not None and not self.records:

@@ -69,7 +69,8 @@ class Sweep:
                 point = dict(zip(self.grid, values, strict=True))
                 if self.seeds > 1 or not point:
                     point["engine.seed"] = seed
-                found[_name(point)] = point
+                if found.setdefault(_name(point), point) is not point:
+                    raise SettingError(f"two runs of the sweep would be called {_name(point)}")
         return found
 
     def prepare(self) -> dict[str, Path]:
@@ -128,6 +129,7 @@ class Sweep:
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C is ours to pass on, once
                 env={**os.environ, "OMP_NUM_THREADS": threads},
             )
 

@@ -126,6 +126,7 @@ def test_a_typo(run_file, fedloom):
     [
         ("engine.device=cuda:9", 2, "torch finds no GPU|device"),
         ("model.name=cnn", 2, "wants images"),
+        ("data.name=[1]", 2, "unknown data set"),
         ("partition.clients=[1, 2, 3]", 2, "clients"),
         ("evaluation.baselines=['tdcd']", 2, "not one of the choices"),
         ("network.speed={nobody = 2}", 2, "nobody"),

@@ -233,3 +233,12 @@ def test_best_must_be_a_metric(fedloom, run_file, tmp_path):
     code, _, err = fedloom("sweep", run_file, *given, "--best", "acuracy")
     assert code == 2
     assert "did you mean 'accuracy'" in err
+
+
+def test_lone_silos_beside_each_other(fedloom, run_file, tmp_path):
+    short = ("--set", "algorithm.rounds=1", "--set", "algorithm.combined=true")
+    lone = ("--set", "algorithm.name=alone", "--set", 'evaluation.baselines=["no-exchange"]')
+    code, _, err = fedloom("run", run_file, "--out", tmp_path / "a", "--quiet", *short, *lone)
+    assert code == 0, err
+    both = records(tmp_path / "a"), records(tmp_path / "a" / "baselines" / "no-exchange")
+    assert both[0] == both[1]  # the same algorithm under two names

@@ -145,6 +145,35 @@ def test_a_folder_with_other_things_is_left_alone(run_file, tmp_path, fedloom):
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
 
 
+def test_two_processes_cannot_run_one_folder(run_file, tmp_path, fedloom):
+    folder = tmp_path / "run"
+    fedloom("run", run_file, "--out", folder, "--quiet")
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with files.locked(folder):
+        code, _, err = fedloom("run", "--resume", folder, "--quiet")
+    assert code == 5
+    assert "another process is running it" in err
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    assert fedloom("run", "--resume", folder, "--quiet")[0] == 0
+
+
+def test_a_second_ctrl_c_stops_at_once(run_file, tmp_path, fedloom, monkeypatch):
+    real = job.Part._look
+
+    def look_and_ask_twice(part):
+        real(part)
+        if part.run.round == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(job.Part, "_look", look_and_ask_twice)
+    code, _, err = fedloom("run", run_file, "--out", tmp_path / "run")
+    assert code == 130
+    assert "stopping after this round" in err
+    assert "go on from the last checkpoint" in err
+    assert json.loads((tmp_path / "run" / "manifest.json").read_text())["interrupted"]
+
+
 def test_resuming_a_finished_run_changes_no_record(run_file, tmp_path, fedloom):
     folder = tmp_path / "run"
     fedloom("run", run_file, "--out", folder, "--quiet")

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedloom import TDCD, Alone, Network, Run, tree
+from fedloom import TDCD, Alone, Network, Partition, Run, Task, load_dataset, tree
 from fedloom.errors import DataError, SettingError
 from fedloom.federation.ledger import Entry, Ledger
 from fedloom.records.checkpoint import load_checkpoint, save_checkpoint
@@ -86,9 +86,16 @@ def test_a_checkpoint_of_another_algorithm_is_refused(tmp_path):
 
 
 def test_records_of_lone_silos_have_each():
-    run = Run(Alone(batch=9), task(), placement()).fit(2, every=1)
+    data = Partition(silos=["left", "right"], clients=2).place(load_dataset("iris"))
+    run = Run(Alone(batch=9), Task.of(data), data).fit(2, every=1)
     assert [record.round for record in run.records] == [0, 1, 2]
-    assert run.records[-1].train_loss == pytest.approx(run.loss())
+    last = run.records[-1]
+    assert last.train_loss == pytest.approx(run.loss())
+    each = [last.by_silo[silo]["accuracy"] for silo in ("left", "right")]
+    assert each[0] != each[1]
+    assert last.metrics["accuracy"] == pytest.approx(sum(each) / 2)
+    with pytest.raises(SettingError, match="every must be at least 1"):
+        run.fit(3, every=0)
 
 
 def test_tensorboard(tmp_path):

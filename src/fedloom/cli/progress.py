@@ -5,13 +5,20 @@ from __future__ import annotations
 import sys
 from typing import TextIO
 
+from tqdm import tqdm
+
 from ..job import Watcher
 from ..progress import Bar, said
 from ..records.record import Record
 
+STOPPING = "stopping after this round; once more stops at once"
+
 
 class Bars(Watcher):
     """One bar a part."""
+
+    def stopping(self) -> None:
+        tqdm.write(STOPPING, file=sys.stderr)
 
     def part(self, name: str, rounds: int, done: int, metric: str | None) -> None:
         self._bar = Bar(rounds, done, True, metric, name)
@@ -36,6 +43,9 @@ class Lines(Watcher):
 
     def part(self, name: str, rounds: int, done: int, metric: str | None) -> None:
         self._name, self._rounds, self._next, self._metric = name, rounds, done, metric
+
+    def stopping(self) -> None:
+        print(STOPPING, file=self._out, flush=True)
 
     def record(self, record: Record) -> None:
         if record.round >= self._next:

@@ -6,9 +6,7 @@ TOML has no None: the word "none" stands for it where a key may be None.
 from __future__ import annotations
 
 import dataclasses
-import os
 import types
-import typing
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -44,7 +42,7 @@ def convert(hint: Any, value: Any, path: Path) -> Any:
         if not isinstance(value, Mapping):
             raise _wrong(hint, value, path)
         return hint(**table(fields_of(hint), value, path))
-    if origin in (dict, Mapping, typing.Mapping) or _is(origin, Mapping):
+    if _is(origin, Mapping):
         if not isinstance(value, Mapping):
             raise _wrong(hint, value, path)
         return {key: convert(args[1], v, (*path, key)) for key, v in value.items()}
@@ -120,8 +118,6 @@ def _list(hint: Any, value: Any, path: Path) -> Any:
 def _plain(hint: Any, value: Any, path: Path) -> Any:
     if hint is Any or (hint is float and type(value) is int):
         return value if hint is Any else float(value)
-    if hint is os.PathLike and isinstance(value, str):
-        return value
     if type(value) is not hint:
         raise _wrong(hint, value, path)
     return value
@@ -132,12 +128,11 @@ def _wrong(hint: Any, value: Any, path: Path) -> BadKey:
 
 
 def _shown(value: Any) -> str:
-    text = f'"{value}"' if isinstance(value, str) else "a table" if _is_table(value) else str(value)
-    return {"True": "true", "False": "false"}.get(text, text)
-
-
-def _is_table(value: Any) -> bool:
-    return isinstance(value, Mapping)
+    if isinstance(value, Mapping):
+        return "a table"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if isinstance(value, str) else str(value)
 
 
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}

@@ -166,7 +166,7 @@ def network_fields() -> dict[str, Field]:
 
 
 def _known(what: str, registry: Any, name: Any, path: Path) -> Any:
-    if name not in set(registry):
+    if not isinstance(name, str) or name not in set(registry):
         raise BadKey(path, f"unknown {what} {name!r}{nearest(str(name), registry)}")
     return registry[name]
 
