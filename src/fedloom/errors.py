@@ -23,6 +23,10 @@ from collections.abc import Iterable
 from typing import Any
 
 
+class HaltedWarning(UserWarning):
+    """A run ended before the rounds it was asked for; a privacy budget, say, was used up."""
+
+
 class FedLoomError(Exception):
     """Base of all errors raised on purpose."""
 

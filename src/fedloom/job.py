@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from .build import build_data, build_parts
 from .config.runfile import RunFile
 from .data.cut import Cut
 from .data.federated import Federated
-from .errors import DataError, ExistsError, InterruptedRun
+from .errors import DataError, ExistsError, HaltedWarning, InterruptedRun
 from .federation.messages import ABOUT
 from .files import LOCK, locked, telling, write_json, write_text
 from .records.checkpoint import load_checkpoint, save_checkpoint
@@ -99,7 +100,8 @@ class Job:
                 manifest.stopped(self.folder)
                 raise
             next(iter(parts.values())).save(self.folder / "model")
-            manifest.finished(self.folder)
+            halted = {name: run.halted for name, run in parts.items() if run.halted is not None}
+            manifest.finished(self.folder, halted)
         return parts
 
     def folder_of(self, name: str, main: bool) -> Path:
@@ -192,7 +194,13 @@ class Part:
             if not self.run.records:
                 self._look()
             if self.run.round < rounds:
-                self.run.fit(rounds, on_round=self._after)
+                with warnings.catch_warnings(action="ignore", category=HaltedWarning):
+                    self.run.fit(rounds, on_round=self._after)
+            if self.run.halted is not None:
+                if self.run.records[-1].round < self.run.round:
+                    self._look()
+                if self.saved < self.run.round:
+                    self._save()
         finally:
             self._ledger()
 

@@ -27,6 +27,7 @@ from .data.tables import Files, IdKind, read_rows
 from .errors import DataError, ModelError, SettingError, nearest
 from .files import write_bytes, write_json
 from .losses import Loss
+from .models.guard import GUARDED, guarded
 from .models.library import IN_A_ROW, Maker, in_a_row
 from .records.metrics import Metrics, metrics
 from .registry import losses, models
@@ -210,6 +211,8 @@ def load_model(
 
 
 def _maker(told: Mapping[str, Any] | None, name: str, own: Sources | None) -> Any:
+    if told is not None and told["name"] == GUARDED:
+        return guarded(_maker(told["block"], name, own), told["clip"])
     if own is not None and own.get(name) is not None:
         return own[name]
     if told is None:

@@ -64,6 +64,10 @@ class Stream:
             mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         return ((mixed ^ (mixed >> np.uint64(31))) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
+    def normal(self, count: int) -> Floats:
+        """Standard normal doubles; for own streams only: numpy may change how it makes them."""
+        return np.random.Generator(self._bits).standard_normal(count)
+
     def permutation(self, size: int) -> Ints:
         return np.argsort(self._raw(size), kind="stable").astype(np.int64)
 

@@ -6,8 +6,9 @@ data -> placement -> task -> algorithm -> engine -> state, on one screen.
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
@@ -22,11 +23,12 @@ from .data.placement import Placement
 from .engines.party import PartyEngine
 from .engines.stacked import StackedEngine
 from .engines.waits import Waits
-from .errors import ModelError, SettingError, nearest
+from .errors import HaltedWarning, ModelError, SettingError, nearest
 from .federation.clock import Clock, Network, Times
 from .federation.fabric import Fabric
 from .federation.ledger import Ledger
 from .federation.placed import AtClients
+from .federation.releases import Releases
 from .federation.schedule import Everyone, Recorded, Schedule
 from .model import How, Model
 from .models.library import Maker
@@ -51,18 +53,21 @@ class Snapshot:
     ledger: Ledger
     record: Recorded
     clock: Mapping[str, Any] | None = None  # everyone's virtual time, as JSON
+    releases: Mapping[str, Any] = field(default_factory=dict)  # of rows, as JSON
 
 
 def play(
     fed: Fabric, algorithm: Algorithm, rounds: int, state: Any = None, first: int = 0
 ) -> Iterator[tuple[int, Any]]:
-    """The loop, in one place: yields (rounds done, state) after every round. A party that stops
-    before the end, for whatever reason, tells the others."""
+    """The loop, in one place: yields (rounds done, state) after every round, until the algorithm
+    halts. A party that stops before the end, for whatever reason, tells the others."""
     try:
         fed.warm_up(algorithm.warm_up)
         if state is None:
             state = algorithm.start(fed)
         for round in range(first, rounds):
+            if algorithm.halts(fed, round) is not None:
+                break
             fed.begin(round)
             state = algorithm.round(fed, state, algorithm.draw(fed))
             fed.check_state(state)
@@ -103,7 +108,9 @@ class Run:
         cut_first(data)
         self.data = data if isinstance(data, Federated) else None
         placement = data.train if isinstance(data, Federated) else data
+        task = algorithm.trains(task)
         self.algorithm, self.task, self.placement = algorithm, task, placement
+        self.halted: str | None = None  # why it ended before the rounds it was asked for
         self.shapes = task.shapes(placement, getattr(torch, precision))
         algorithm.check(task, placement)
         self._options: dict[str, Any] = {"seed": seed, "device": _device(device)}
@@ -153,7 +160,7 @@ class Run:
         if every is not None and every < 1:
             raise SettingError(f"every must be at least 1, not {every}")
         if self._broken:
-            self._rebuild(self.fed.ledger, self.fed.record, self.fed.clock)
+            self._rebuild(self.fed.ledger, self.fed.record, self.fed.clock, self.fed.releases)
         if every is not None and not self.records:
             self.look()
         self._broken = True
@@ -170,12 +177,26 @@ class Run:
                     on_round(self)
                 began = time.perf_counter()
         self._broken = False
+        if self.round < rounds:
+            self._halt(every)
         return self
 
-    def _rebuild(self, ledger: Ledger, record: Recorded, clock: Clock | None) -> None:
+    def _halt(self, every: int | None) -> None:
+        """The algorithm ended the run: say why, and keep a record of how it stands."""
+        self.halted = self.algorithm.halts(self.fed, self.round)
+        if self.round == 0:
+            raise SettingError(f"{self.halted}: nothing would be trained")
+        if every is not None and self.records[-1].round < self.round:
+            self.look()
+        warnings.warn(str(self.halted), HaltedWarning, stacklevel=3)
+
+    def _rebuild(
+        self, ledger: Ledger, record: Recorded, clock: Clock | None, releases: Releases
+    ) -> None:
         """A fresh engine with the accounts so far."""
         self.fed = self.engine(self.placement, self.schedule)
         self.fed.ledger, self.fed.record, self.fed.clock = ledger, record, clock
+        self.fed.releases = releases
 
     def _clock(self, saved: Mapping[str, Any] | None = None) -> Clock | None:
         if self.network is None:
@@ -304,12 +325,13 @@ class Run:
         state = {name: tree.copy(self.fed.read(value)) for name, value in fields.items()}
         ledger, record = Ledger.merged([self.fed.ledger]), Recorded.merged([self.fed.record])
         clock = None if self.fed.clock is None else self.fed.clock.done.to_json()
-        return Snapshot(self.round, state, ledger, record, clock)
+        return Snapshot(self.round, state, ledger, record, clock, self.fed.releases.to_json())
 
     def restore(self, snapshot: Snapshot) -> Run:
         """Go on from there: the next rounds are those of an uninterrupted run."""
         ledger, record = Ledger.merged([snapshot.ledger]), Recorded.merged([snapshot.record])
-        self._rebuild(ledger, record, self._clock(snapshot.clock))
+        releases = Releases.from_json(self.placement.size, snapshot.releases)
+        self._rebuild(ledger, record, self._clock(snapshot.clock), releases)
         self.records = [record for record in self.records if record.round <= snapshot.round]
         fields = {}
         for name, fresh in self.algorithm.start(self.fed)._asdict().items():

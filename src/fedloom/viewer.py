@@ -105,6 +105,7 @@ class Viewer:
             metrics={} if test is None else {**mean_of(each), **self._local(test, rows)},
             by_silo=each if alone and each else None,
             notes=notes or None,
+            privacy=run.algorithm.spending(run.fed),
         )
 
     def _engine(self, placement: Placement) -> Fabric:

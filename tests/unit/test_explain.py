@@ -7,7 +7,7 @@ import torch
 
 from fedloom import TDCD, Central, Drawn, Run, Task, TDCDPrivateLabels, linear, partition
 from fedloom.errors import SettingError
-from fedloom.explain import explain, explain_algorithm, protection
+from fedloom.explain import UNPROTECTED, explain, explain_algorithm
 from fedloom.explain.lanes import arrows, lanes_of, repeats
 from fedloom.federation.topology import Client
 from fedloom.registry import algorithms
@@ -87,7 +87,7 @@ def test_in_words(name):
     for kind, about in found.about().items():
         assert kind in text
         assert about in text
-    assert text.count(protection("any")) >= len(found.about())
+    assert text.count(UNPROTECTED) >= len(found.about())
     assert "clients of" in text
     assert "step" in text
     assert f"{sum(m.bytes for m in found.sent if m.tier == 'bottom'):,} bytes" in text
@@ -116,7 +116,7 @@ def test_json_is_json_and_whole():
     saved = json.loads(json.dumps(found.to_json()))
     assert saved["algorithm"] == "central"
     assert saved["bytes"] == sum(line["bytes"] for line in saved["lines"])
-    assert {line["protection"] for line in saved["lines"]} == {protection("any")}
+    assert {line["protection"] for line in saved["lines"]} == {UNPROTECTED}
     assert set(saved["by_party"]) == {
         "bank",
         "insurer",

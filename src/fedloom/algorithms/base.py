@@ -113,6 +113,26 @@ class Algorithm(ABC):
     def check(self, task: Task, placement: Placement) -> None:
         """Refuse, before any training, what this algorithm cannot run on."""
 
+    def trains(self, task: Task) -> Task:
+        """The task as this algorithm trains it."""
+        return task
+
+    def halts(self, fed: Fabric, round: int) -> str | None:
+        """Why the run must end before this round, if it must: the same at every party."""
+        return None
+
+    def protections(self) -> dict[str, str]:
+        """What keeps messages of a kind from being read as they are: {kind: in words}."""
+        return {}
+
+    def promises(self) -> list[str]:
+        """What is promised of the privacy of records, and what that rests on, line by line."""
+        return []
+
+    def spending(self, fed: Fabric) -> dict[str, Any] | None:
+        """What was spent of a privacy budget, for the records."""
+        return None
+
     @abstractmethod
     def start(self, fed: Fabric) -> Any:
         """The state before round 0."""
@@ -219,15 +239,19 @@ class MinibatchSGD(Algorithm):
         """Rows of all minibatches of a round."""
         return self.rows_of_step(size) * (self.local_steps if self.minibatch == "fresh" else 1)
 
-    def draw(self, fed: Fabric) -> Draw:
-        """zeta: minibatch ids that every party derives alike (line 9)."""
+    def ids(self, fed: Fabric, round: int) -> Tensor:
+        """The rows of a round's minibatches, one a line."""
         count = self.local_steps if self.minibatch == "fresh" else 1
         size = self.rows_of_step(fed.size)
         drawn = [
-            fed.streams.common("minibatch", fed.round, step).sample(fed.size, size)
+            fed.streams.common("minibatch", round, step).sample(fed.size, size)
             for step in range(count)
         ]
-        ids = torch.from_numpy(np.stack(drawn))
+        return torch.from_numpy(np.stack(drawn))
+
+    def draw(self, fed: Fabric) -> Draw:
+        """zeta: minibatch ids that every party derives alike (line 9)."""
+        ids = self.ids(fed, fed.round)
         batch_k, rows = fed.minibatch(ids if self.minibatch == "fresh" else ids[0])
         rule = step_size(self.lr)
         first = fed.round * self.local_steps

@@ -33,8 +33,10 @@ from ..data.placement import Placement
 from ..errors import ModelError, SettingError
 from ..federation.fabric import Fabric
 from ..federation.messages import Direction
-from ..federation.placed import AtClients, AtHubs, Batch, Rows
-from ..models.task import Part, Task, Theta
+from ..federation.placed import AtClients, AtHubs, Rows
+from ..federation.releases import times
+from ..models.task import Task, Theta
+from ..privacy import Privacy
 from ..registry import algorithms
 from . import local
 from .base import (
@@ -52,6 +54,7 @@ from .base import (
     tally,
 )
 from .central import Central
+from .releasing import SHIELDED, Releasing
 from .splitnn import (
     CUT,
     CUT_DERIVATIVE,
@@ -79,7 +82,7 @@ from .tdcd import (
 
 @algorithms.register("fedbcd")
 @dataclass(frozen=True)
-class FedBCD(TieredSGD):
+class FedBCD(Releasing, TieredSGD):
     """Federated block coordinate descent: silos take Q local steps, all at once or in turn."""
 
     order: Annotated[
@@ -94,6 +97,7 @@ class FedBCD(TieredSGD):
         str | None, "frozen-gradient: the silo that holds the labels; none: the first"
     ] = None
     prox: Annotated[float, "weight of |theta - theta_start|^2 / 2 in the local steps"] = 0.0
+    privacy: Annotated[Privacy | None, "noise on embeddings that leave a client"] = None
 
     @property
     def takes_head(self) -> bool:
@@ -101,6 +105,7 @@ class FedBCD(TieredSGD):
 
     def check(self, task: Task, placement: Placement) -> None:
         super().check(task, placement)
+        self.check_privacy(task)
         choose("order", self.order, ("parallel", "sequential"))
         choose("updates", self.updates, ("fresh-own", "frozen-gradient"))
         not_negative("prox", self.prox)
@@ -132,18 +137,18 @@ class FedBCD(TieredSGD):
     def round(self, fed: Fabric, state: State, draw: Draw) -> State:
         theta, seen, moved = state.theta, fed.at(self.holder(fed), nothing_yet), fed
         theta_k = self.to_clients(fed, theta, draw)
-        phi = self.embeddings(fed, theta_k, draw)
+        phi, noise_k = self.embeddings(fed, theta_k, draw)
         for turn, is_last in self.turns(fed):
             if self.updates == "fresh-own":
-                new = self.fresh_own(fed, turn, theta_k, phi, state, draw)
+                new = self.fresh_own(fed, turn, theta_k, noise_k, phi, state, draw)
             else:
                 came = moved.collect(HUB_EMBEDDING, phi, to=self.holder(fed))
                 seen = fed.at(self.holder(fed), with_newer, seen, came)
-                new = self.frozen_gradient(fed, turn, theta_k, seen, state, draw)
+                new = self.frozen_gradient(fed, turn, theta_k, noise_k, seen, state, draw)
             theta = fed.renew(theta, new)
             if not is_last:  # what the next ones see
-                new_k = turn.to_clients(MODEL, new)
-                phi, moved = fed.renew(phi, self.embeddings(turn, new_k, draw)), turn
+                newer, _ = self.embeddings(turn, turn.to_clients(MODEL, new), draw)
+                phi, moved = fed.renew(phi, newer), turn
         return State(share_head(fed, theta))
 
     def turns(self, fed: Fabric) -> Iterator[tuple[Fabric, bool]]:
@@ -154,15 +159,20 @@ class FedBCD(TieredSGD):
             for silo in fed.silos:
                 yield fed.within(silo), silo == fed.silos[-1]
 
-    def embeddings(self, fed: Fabric, theta_k: AtClients[Theta], draw: Draw) -> AtHubs[Rows]:
-        phi_k = fed.at_clients(local.embed, fed.part, theta_k, draw.batch_k)
-        return fed.gather(EMBEDDING, phi_k, draw.rows)
+    def embeddings(
+        self, fed: Fabric, theta_k: AtClients[Theta], draw: Draw
+    ) -> tuple[AtHubs[Rows], Any]:
+        """What the clients release of the minibatch, and the noise in it."""
+        noise_k = self.row_noise(fed, draw.rows, draw.ids)
+        phi_k = fed.at_clients(self.release, fed.part, theta_k, draw.batch_k, noise_k)
+        return fed.gather(EMBEDDING, phi_k, draw.rows), noise_k
 
     def fresh_own(
         self,
         fed: Fabric,
         turn: Fabric,
         theta_k: AtClients[Theta],
+        noise_k: Any,
         phi: AtHubs[Rows],
         state: State,
         draw: Draw,
@@ -174,9 +184,7 @@ class FedBCD(TieredSGD):
             phis = fed.collect(HUB_EMBEDDING, phi, to=turn.scope[0])
         rest = turn.at_hubs(local.sum_of_others, fed.part, phis)
         rest_k = turn.scatter(REST, rest, draw.rows)
-        theta_k = turn.at_clients(
-            self.local_sgd, fed.part, theta_k, rest_k, draw.batch_k, draw.lr, steps=self.local_steps
-        )
+        theta_k = self.stepped(turn, theta_k, rest_k, draw, draw.lr, noise_k, draw.ids)
         return self.average(turn, theta_k, state, turn.at_clients(counted, rest_k))
 
     def frozen_gradient(
@@ -184,6 +192,7 @@ class FedBCD(TieredSGD):
         fed: Fabric,
         turn: Fabric,
         theta_k: AtClients[Theta],
+        noise_k: Any,
         seen: AtHubs[dict[str, Rows]],
         state: State,
         draw: Draw,
@@ -198,19 +207,22 @@ class FedBCD(TieredSGD):
         slopes = fed.at(holder, shares, part, joint, slope)
         share = turn.spread(HUB_CUT_GRADIENT, slopes, frm=holder)
         share_k = turn.scatter(CUT_GRADIENT, share, draw.rows)
-        theta_k = turn.at_clients(
-            self.frozen_sgd, part, theta_k, share_k, draw.batch_k, draw.lr, steps=self.local_steps
+        theta_k = self.stepped(
+            turn, theta_k, share_k, draw, draw.lr, noise_k, draw.ids, slopes=True
         )
         return self.average(turn, theta_k, state, turn.at_clients(counted, share_k))
 
     def holder(self, fed: Fabric) -> str:
         return self.labels_at or fed.silos[0]
 
-    def local_sgd(self, part: Part, theta: Theta, rest: Rows, batch: Batch, lr: Tensor) -> Theta:
-        return local.local_sgd(part, theta, rest, batch, lr, self.l2, self.prox)
+    @property
+    def steps_of_row(self) -> int:
+        return 1 if self.minibatch == "fresh" else self.local_steps
 
-    def frozen_sgd(self, part: Part, theta: Theta, slope: Rows, batch: Batch, lr: Tensor) -> Theta:
-        return local.frozen_sgd(part, theta, slope, batch, lr, self.l2, self.prox)
+    def exposure(self, fed: Fabric, round: int) -> tuple[Tensor, Tensor]:
+        """In turn, all silos but the last send their embeddings again."""
+        again = times(self.ids(fed, round), fed.size)
+        return again * (2 if self.order == "sequential" else 1), again * self.steps_of_row
 
     def predict(self, fed: Fabric, state: State, step: Step) -> AtHubs[Rows]:
         return predict_jointly(fed, state, step)
@@ -264,6 +276,7 @@ class FedBCD(TieredSGD):
             cls(local_steps=2, lr=0.2, batch=9, order="sequential", weighting="rows", l2=0.05),
             cls(local_steps=2, batch=5, minibatch="fresh", weighting="participants", **frozen),
             cls(local_steps=3, batch=12, order="sequential", labels_at="birch", prox=0.5, **frozen),
+            cls(local_steps=2, batch=12, order="sequential", privacy=SHIELDED, **frozen),
         ]
 
     @classmethod

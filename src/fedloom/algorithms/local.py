@@ -7,11 +7,11 @@ before they are summed.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
-from torch.func import grad
+from torch.func import grad, vmap
 
 from .. import tree
 from ..federation.placed import Batch, Rows
@@ -28,7 +28,7 @@ def initial(part: Part, streams: Streams) -> Theta:
 
 def embed(part: Part, theta: Theta, batch: Batch) -> Tensor:
     """Phi_{k,j}: the client's embeddings of its rows."""
-    return part.embed(theta, batch.x, batch.mask.ndim)
+    return part.embed(theta, batch.x, batch.mask.ndim, batch.noise)
 
 
 def sum_of_others(part: Part, phis: dict[str, Rows]) -> Rows:
@@ -66,6 +66,15 @@ def local_loss(theta: Theta, part: Part, rest: Rows, batch: Batch) -> Tensor:
     return mean_over(rest.mask, part.loss.rows(part.scores(theta, joint), batch.y))
 
 
+class Shield(NamedTuple):
+    """Rows' gradients are clipped to norm `clip`, and their sum gets noise: `clip` x `scale` x a
+    line of `normals` for each step."""
+
+    clip: float
+    scale: float
+    normals: Tensor
+
+
 def sgd(
     loss: PartLoss,
     part: Part,
@@ -75,17 +84,48 @@ def sgd(
     lr: Tensor,
     l2: float,
     prox: float = 0.0,
+    shield: Shield | None = None,
 ) -> Theta:
     """Eqn. 5, one step for each entry of lr, on the same rows or on those of that step; `prox` is
     the weight of |theta - where it started|^2 / 2."""
     start = theta
     for q, eta in enumerate(lr):
         given_q, batch_q = of_step(given, q), of_step(batch, q)
-        slope = grad(loss)(theta, part, given_q, batch_q)
+        if shield is None:
+            slope = grad(loss)(theta, part, given_q, batch_q)
+        else:
+            slope = shielded_slope(loss, part, theta, given_q, batch_q, shield, q)
         if prox:
             slope = tree.map_tensors(lambda g, a, b: g + prox * (a - b), slope, theta, start)
         theta = descend(theta, slope, given_q.mask, eta, l2)
     return theta
+
+
+def shielded_slope(
+    loss: PartLoss, part: Part, theta: Theta, given: Rows, batch: Batch, shield: Shield, q: int
+) -> Theta:
+    """DP-SGD's gradient: rows clipped one by one, added up, noise, divided by their number."""
+
+    def of_row(mine: Rows, its: Batch) -> Theta:
+        mine, its = (tree.map_tensors(lambda a: a[None], one) for one in (mine, its))
+        return grad(loss)(theta, part, mine, its)
+
+    if part.loop_only:
+        lines = [tree.map_tensors(lambda a, i=i: a[i], (given, batch)) for i in range(len(batch.x))]
+        each = tree.map_tensors(lambda *a: torch.stack(a), *(of_row(*line) for line in lines))
+    else:
+        each = vmap(of_row, in_dims=(tree.axes(given, 0), tree.axes(batch, 0)))(given, batch)
+    squares = [a.flatten(1).square().sum(1) for a in tree.tensors(each)]
+    norms = torch.stack(squares).sum(0).sqrt()
+    keep = torch.where(given.mask, shield.clip / norms.clamp(min=shield.clip), 0.0)
+    sizes = [a.numel() for a in tree.tensors(theta)]
+    noise = iter(shield.normals[q].split(sizes))
+    count, deviation = given.mask.sum().clamp(min=1), shield.clip * shield.scale
+
+    def noisy_mean(g: Tensor, a: Tensor) -> Tensor:
+        return (torch.tensordot(keep, g, 1) + deviation * next(noise).reshape(a.shape)) / count
+
+    return tree.map_tensors(noisy_mean, each, theta)
 
 
 def local_sgd(

@@ -28,10 +28,13 @@ from ..data.placement import Placement
 from ..federation.fabric import Fabric
 from ..federation.messages import Kind
 from ..federation.placed import AtClients, AtHubs, Batch, Rows
+from ..federation.releases import times
 from ..models.task import Part, Task, Theta
+from ..privacy import Privacy
 from ..registry import algorithms
 from . import local
 from .base import Bill, Draw, Facts, MinibatchSGD, State, Step, Twin, choose, need_labels, tally
+from .releasing import SHIELDED, Releasing
 
 MODEL = Kind("model", "the hub's block of the model, to its own clients")
 EMBEDDING = Kind("embedding", "a client's embeddings of its rows in the minibatch", "embedding")
@@ -93,11 +96,14 @@ class TieredSGD(MinibatchSGD):
 
 @algorithms.register("tdcd")
 @dataclass(frozen=True)
-class TDCD(TieredSGD):
+class TDCD(Releasing, TieredSGD):
     """Tiered decentralized coordinate descent: labels at every client, embeddings at every hub."""
+
+    privacy: Annotated[Privacy | None, "noise on embeddings that leave a client"] = None
 
     def check(self, task: Task, placement: Placement) -> None:
         super().check(task, placement)
+        self.check_privacy(task)
         need_labels(
             placement,
             placement.topology.silos,
@@ -107,16 +113,23 @@ class TDCD(TieredSGD):
     def round(self, fed: Fabric, state: State, draw: Draw) -> State:
         part, batch_k, rows = fed.part, draw.batch_k, draw.rows
         theta_k = self.to_clients(fed, state.theta, draw)  # 11-12
-        phi_k = fed.at_clients(local.embed, part, theta_k, batch_k)  # 13
+        noise_k = self.row_noise(fed, rows, draw.ids)
+        phi_k = fed.at_clients(self.release, part, theta_k, batch_k, noise_k)  # 13
         phi = fed.gather(EMBEDDING, phi_k, rows)  # 17
         phis = fed.exchange(HUB_EMBEDDING, phi)  # 18
         rest = fed.at_hubs(local.sum_of_others, part, phis)  # 19
         rest_k = fed.scatter(REST, rest, rows)  # 22
-        theta_k = fed.at_clients(  # 25-29
-            self.local_sgd, part, theta_k, rest_k, batch_k, draw.lr, steps=self.local_steps
-        )
+        theta_k = self.stepped(fed, theta_k, rest_k, draw, draw.lr, noise_k, draw.ids)  # 25-29
         theta = self.average(fed, theta_k, state, fed.at_clients(counted, rest_k))  # 32
         return State(share_head(fed, theta))
+
+    @property
+    def steps_of_row(self) -> int:
+        return 1 if self.minibatch == "fresh" else self.local_steps
+
+    def exposure(self, fed: Fabric, round: int) -> tuple[Tensor, Tensor]:
+        again = times(self.ids(fed, round), fed.size)
+        return again, again * self.steps_of_row
 
     def predict(self, fed: Fabric, state: State, step: Step) -> AtHubs[Rows]:
         return predict_jointly(fed, state, step)
@@ -142,6 +155,7 @@ class TDCD(TieredSGD):
             cls(local_steps=2, lr=0.2, batch=9, minibatch="fresh", weighting="rows", l2=0.05),
             cls(local_steps=2, lr=0.2, batch=5, weighting="participants"),
             cls(local_steps=1, lr=0.2, batch=None, l2=0.1),
+            cls(local_steps=2, lr=0.2, batch=12, privacy=SHIELDED),
         ]
 
     @classmethod

@@ -19,7 +19,8 @@ Readings of the paper:
   the rows of that minibatch; rows it still does not get do not count. Unbounded: as it comes.
 - r(theta_m) = l2 |theta_m|^2 / 2; theta_0 has no regulariser. Theorems 1-4 are the step-size rules
   `delay-bound` and `inverse-time`.
-- Perturbed embeddings (its section 4) are not part of this.
+- Perturbed embeddings (section 4) are the setting `privacy`: see releasing.py. Theorem 6 is not a
+  guarantee as printed; what can be promised instead is in fedloom/privacy.py.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from ..errors import SettingError
 from ..models.task import Task
 from ..registry import algorithms
 from .base import Twin, whole
+from .releasing import SHIELDED
 from .stepsize import InverseTime, StepSize, step_size
 from .visiting import Visiting
 
@@ -80,6 +82,7 @@ class VAFL(Visiting):
             cls(lr=0.3, batch=9, group=2, weighting="rows", l2=0.02, prime=False),
             cls(lr=0.3, batch=9, max_delay=2, visits=5, master_lr=0.1),
             cls(lr=InverseTime(1.0, 8.0), batch=None, group=3, labels_at="birch", max_delay=1),
+            cls(lr=0.3, batch=12, max_delay=2, privacy=SHIELDED),
         ]
 
     @classmethod

@@ -28,16 +28,19 @@ from ..data.placement import Placement
 from ..errors import SettingError, nearest
 from ..federation.fabric import Fabric
 from ..federation.messages import Kind
-from ..federation.placed import AtClients, AtHubs, Batch, Rows
+from ..federation.placed import AtClients, AtHubs, Rows
+from ..federation.releases import times
 from ..federation.topology import SERVER
 from ..federation.visits import Asks, Visit
 from ..models.task import Part, Task, Theta
+from ..privacy import Privacy
 from ..rng import Streams
 from . import desk as table
 from . import local
-from .base import Algorithm, Bill, Facts, Step, choose, need_labels, whole
+from .base import Bill, Facts, Step, choose, need_labels, whole
 from .central import LABELS, SCORES, labels_of, to_all
 from .desk import Desk, Parts
+from .releasing import Releasing
 from .stepsize import StepSize, step_size
 from .tdcd import EMBEDDING, HUB_EMBEDDING, MODEL, UPDATE
 from .visit_bill import HUB_LABELS, OWN_SLOPE, PIECE, SLOPE, visit_bill
@@ -63,10 +66,12 @@ class Kept(NamedTuple):
 
     theta_k: AtClients[Theta]
     step: Step
+    ids: Tensor
+    noise_k: Any
 
 
 @dataclass(frozen=True)
-class Visiting(Algorithm):
+class Visiting(Releasing):
     """Settings of all of them, and what happens at a visit."""
 
     lr: Annotated[float | StepSize, "the silos' step size, or a rule for it"] = 0.1
@@ -82,6 +87,7 @@ class Visiting(Algorithm):
     ] = "hub"
     visits: Annotated[int | None, "visits of a round; none: as many as there are silos"] = None
     prime: Annotated[bool, "before the first round, every silo sends embeddings of all rows"] = True
+    privacy: Annotated[Privacy | None, "noise on embeddings that leave a client"] = None
 
     State: ClassVar[type[Any]] = VisitState
     asynchronous: ClassVar[bool] = True
@@ -106,6 +112,7 @@ class Visiting(Algorithm):
         topology = placement.topology
         whole("local_steps (Q)", self.local_steps)
         step_size(self.lr)
+        self.check_privacy(task)
         choose("weighting", self.weighting, ("uniform", "rows"))
         choose("master", self.master, ("hub", "server"))
         if not isinstance(self.l2, float | int) or not 0 <= self.l2 < math.inf:
@@ -161,14 +168,16 @@ class Visiting(Algorithm):
         self, silo: Fabric, theta: AtHubs[Theta], visit: Visit
     ) -> tuple[dict[Kind, AtHubs[Any]], Kept]:
         """Algorithm 1, lines 4-5, over the silo's clients."""
-        step = Step(*silo.minibatch(self.ids(self.draw(silo), visit)))
+        ids = self.ids(self.draw(silo), visit)
+        step = Step(*silo.minibatch(ids))
         theta_k = silo.to_clients(MODEL, theta)
-        phi_k = silo.at_clients(local.embed, silo.part, theta_k, step.batch_k)
+        noise_k = self.row_noise(silo, step.rows, ids)
+        phi_k = silo.at_clients(self.release, silo.part, theta_k, step.batch_k, noise_k)
         asked = {HUB_EMBEDDING: silo.gather(EMBEDDING, phi_k, step.rows)}
         if visit.silo == self.holder(silo):
             y_k = silo.at_clients(labels_of, step.batch_k)
             asked[HUB_LABELS] = silo.gather(LABELS, y_k, step.rows)
-        return asked, Kept(theta_k, step)
+        return asked, Kept(theta_k, step, ids, noise_k)
 
     def learn(
         self, silo: Fabric, theta: AtHubs[Theta], visit: Visit, kept: Kept, slope: AtHubs[Rows]
@@ -178,20 +187,11 @@ class Visiting(Algorithm):
         lr = [rule(first + q) for q in range(self.local_steps)]
         eta = silo.known(torch.tensor(lr, dtype=silo.dtype))
         slope_k = silo.scatter(OWN_SLOPE, slope, kept.step.rows)
-        theta_k = silo.at_clients(
-            self.push,
-            silo.part,
-            kept.theta_k,
-            slope_k,
-            kept.step.batch_k,
-            eta,
-            steps=self.local_steps,
+        theta_k = self.stepped(
+            silo, kept.theta_k, slope_k, kept.step, eta, kept.noise_k, kept.ids, slopes=True
         )
         weight_k = None if self.weighting == "uniform" else silo.at_clients(rows_of, slope_k)
         return silo.mean(UPDATE, theta_k, otherwise=theta, weight=weight_k)
-
-    def push(self, part: Part, theta: Theta, slope: Rows, batch: Batch, lr: Tensor) -> Theta:
-        return local.frozen_sgd(part, theta, slope, batch, lr, self.l2)
 
     # The master
 
@@ -249,7 +249,8 @@ class Visiting(Algorithm):
         for start in range(0, fed.size, PIECE):
             ids = torch.arange(start, min(start + PIECE, fed.size))
             step = Step(*fed.minibatch(ids))
-            phi_k = fed.at_clients(local.embed, fed.part, theta_k, step.batch_k)
+            noise_k = self.row_noise(fed, step.rows, ids)
+            phi_k = fed.at_clients(self.release, fed.part, theta_k, step.batch_k, noise_k)
             phis = fed.collect(HUB_EMBEDDING, fed.gather(EMBEDDING, phi_k, step.rows), to=at)
             y = label.gather(LABELS, label.at_clients(labels_of, step.batch_k), step.rows)
             ys = label.collect(HUB_LABELS, y, to=at)
@@ -277,12 +278,24 @@ class Visiting(Algorithm):
         size = self.rows(common.size)
         return torch.cat([torch.from_numpy(each.sample(common.size, size)) for each in drawn])
 
+    def exposure(self, fed: Fabric, round: int) -> tuple[Tensor, Tensor]:
+        """A silo visits at most once a turn, and is called again at most once."""
+        common, turns = Common(fed.streams, fed.size, round), range(self.turns(len(fed.silos)))
+        visits = [self.ids(common, Visit("", 0, (nth,))) for nth in turns]
+        worked = times(torch.cat(visits), fed.size)
+        releases = worked * (1 if self.oldest is None else 2)
+        primes = self.prime and round == 0
+        return releases + int(primes), worked * self.local_steps
+
+    def initial(self, part: Part, fed: Fabric) -> Theta:
+        return block_only(part, fed.streams)
+
     # Around training
 
     def warm_up(self, part: Part, streams: Streams) -> None:
         batch, theta = local.made_up_rows(part), block_only(part, streams)
         slope = Rows(torch.ones_like(local.embed(part, theta, batch)), batch.mask)
-        self.push(part, theta, slope, batch, torch.ones(1, device=part.device))
+        local.frozen_sgd(part, theta, slope, batch, torch.ones(1, device=part.device), self.l2)
 
     def predict(self, fed: Fabric, state: VisitState, step: Step) -> AtHubs[Rows]:
         """Embeddings to the master, scores back to every hub."""

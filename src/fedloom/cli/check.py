@@ -37,6 +37,7 @@ def act(chosen: argparse.Namespace) -> None:
     sent = {tier: sum(b for line, (_, b) in bill.items() if line.tier == tier) for tier in TIERS}
     if chosen.json:
         held = {"data": summary, "notes": list(data.notes), "parts": list(parts)}
+        held["privacy"] = run.algorithm.promises()
         common.print_json({**held, "model_bytes": dict(weights), "round_bytes": sent})
         return
     rows = summary["rows"]
@@ -58,6 +59,8 @@ def act(chosen: argparse.Namespace) -> None:
             for silo, held in summary["silos"].items()
         ],
     )
+    for line in run.algorithm.promises():
+        print(line)
     told = ", ".join(f"{common.human_bytes(sent[tier])} {words}" for tier, words in TIERS.items())
     print(f"a round sends at most {told}; {file.rounds} rounds; parts: {', '.join(parts)}")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from ..config.runfile import RunFile
 from ..errors import SettingError
 from ..job import Job
+from ..privacy import in_words
 from ..records.record import GREW, grew
 from ..report.page import write_report
 from ..run import Run
@@ -54,10 +55,15 @@ def act(chosen: argparse.Namespace) -> None:
     parts = job.go()
     page = write_report(job.folder) if job.file.output.report else None
     for name, run in parts.items():
+        if run.halted is not None:
+            print(f"note: {name}: {run.halted}", file=sys.stderr)
         if grew(run.records):
             print(f"warning: {name}: {GREW}", file=sys.stderr)
     if not chosen.quiet:
         summary(parts)
+        told = next(iter(parts.values())).records[-1].privacy
+        if told is not None:
+            print(f"\n{in_words(told)}")
         print(f"\nfolder: {job.folder}")
         if page is not None:
             print(f"report: {page}")

@@ -20,7 +20,8 @@ from torch.func import vmap
 
 from .. import tree
 from ..federation.local import Local, giving_tensors
-from ..federation.placed import AtClients, Batch, RowMap, Rows
+from ..federation.placed import AtClients, Batch, Noise, RowMap, Rows
+from ..federation.releases import among_padding
 from ..federation.schedule import Bools
 from ..rng import Ints
 
@@ -247,6 +248,35 @@ class Taken(Lazy):
         slots, mask = self._where.positions(chunk)
         rows, y = self._where.ids[slots], self._y[chunk.silo]
         return Value(Batch(self._x[chunk.silo][rows], None if y is None else y[rows], mask), True)
+
+
+class RowNoise(Lazy):
+    """Noise for each client's rows; padding gets none. `draw`: of some rows of a client."""
+
+    def __init__(
+        self,
+        draw: Callable[[str, int, Tensor], Noise],
+        where: Segments,
+        has: Mapping[str, Bools],
+    ):
+        self._draw, self._where, self.has = draw, where, has
+
+    def _compute(self, chunk: Chunk) -> Value:
+        slots, real = self._where.positions(chunk)
+        rows = self._where.ids[slots]
+        each = zip(chunk.places.tolist(), rows, real, strict=True)
+        found = [among_padding(self._draw(chunk.silo, at, r[ok]), ok) for at, r, ok in each]
+        return Value(_stack(found), True)
+
+
+class OwnNoise(Lazy):
+    """Noise of one shape for each client of a silo."""
+
+    def __init__(self, draw: Callable[[str, int], Tensor], has: Mapping[str, Bools]):
+        self._draw, self.has = draw, has
+
+    def _compute(self, chunk: Chunk) -> Value:
+        return Value(_stack([self._draw(chunk.silo, at) for at in chunk.places.tolist()]), True)
 
 
 class Scattered(Lazy):

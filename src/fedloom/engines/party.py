@@ -21,7 +21,8 @@ from ..errors import AbortedError, LostError, ProtocolError
 from ..federation.fabric import Fabric
 from ..federation.local import Local, argument, check_local, giving_tensors, misplaced, name_of
 from ..federation.messages import AT_THE_END, AT_THE_START, END, READY, Key, Kind, Message
-from ..federation.placed import MISSING, AtClients, AtHubs, Batch, Placed, RowMap, Rows
+from ..federation.placed import MISSING, AtClients, AtHubs, Batch, Noise, Placed, RowMap, Rows
+from ..federation.releases import among_padding
 from ..federation.schedule import Bools, Moment, Schedule
 from ..federation.topology import Client, Party, title
 from ..models.task import Part, Shapes, Task
@@ -144,6 +145,20 @@ class PartyEngine(Fabric):
         }
         batch = {client: self._rows.batch(client, ids, slots[client]) for client in self._clients()}
         return Held(batch), Slots(ids.numel(), slots)
+
+    def row_noise(
+        self, where: RowMap, ids: Tensor, sizes: Mapping[str, tuple[int, int]], once: bool = False
+    ) -> AtClients[Noise]:
+        assert isinstance(where, Slots)
+        draw, found = self._row_noise(sizes, once), {}
+        for client in self._clients():
+            mine = draw(client, ids.flatten()[where.real(client).cpu()])
+            found[client] = among_padding(mine, where.slots[client] >= 0)
+        return Held(found)
+
+    def noise(self, sizes: Mapping[str, tuple[int, ...]]) -> AtClients[Tensor]:
+        draw = self._noise(sizes)
+        return Held({client: draw(client) for client in self._clients()})
 
     def _read_clients(self, value: Placed) -> dict[Client, Any]:
         value = self._held(value, "read")

@@ -21,7 +21,17 @@ from ..errors import PlacementError, ProtocolError
 from ..federation.fabric import Fabric
 from ..federation.local import Local, argument, check_local, misplaced, name_of
 from ..federation.messages import Key, Kind
-from ..federation.placed import AtClients, AtHubs, Batch, Known, PerSilo, Placed, RowMap, Rows
+from ..federation.placed import (
+    AtClients,
+    AtHubs,
+    Batch,
+    Known,
+    Noise,
+    PerSilo,
+    Placed,
+    RowMap,
+    Rows,
+)
 from ..federation.schedule import Bools, Moment, Schedule
 from ..federation.topology import Client, title
 from ..models.task import Shapes, Task
@@ -30,6 +40,8 @@ from .clientaxis import (
     Chunk,
     Lazy,
     Mapped,
+    OwnNoise,
+    RowNoise,
     Same,
     Scattered,
     Segments,
@@ -113,6 +125,20 @@ class StackedEngine(Fabric):
     def minibatch(self, ids: Tensor) -> tuple[AtClients[Batch], RowMap]:
         where = Segments(ids, self._owner, self._count, self._padding, self.device)
         return Taken(self._x, self._y, where, self._all), where
+
+    def row_noise(
+        self, where: RowMap, ids: Tensor, sizes: Mapping[str, tuple[int, int]], once: bool = False
+    ) -> AtClients[Noise]:
+        assert isinstance(where, Segments)
+        draw = self._row_noise(sizes, once)
+        names = self._names
+        return RowNoise(
+            lambda silo, place, rows: draw(Client(silo, names[silo][place]), rows), where, self._all
+        )
+
+    def noise(self, sizes: Mapping[str, tuple[int, ...]]) -> AtClients[Tensor]:
+        draw, names = self._noise(sizes), self._names
+        return OwnNoise(lambda silo, place: draw(Client(silo, names[silo][place])), self._all)
 
     def _read_clients(self, value: Placed) -> dict[Client, Any]:
         if not isinstance(value, Lazy):

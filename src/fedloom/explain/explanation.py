@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,10 +11,7 @@ from ..federation.ledger import Line as Booked
 from ..federation.messages import Direction, Kind, Tier
 from ..federation.topology import Client, Party, Topology, title
 
-
-def protection(kind: str) -> str:
-    """What keeps a message of this kind from being read by its receiver."""
-    return "none: the receiver reads it"
+UNPROTECTED = "none: the receiver reads it"
 
 
 class Shape(NamedTuple):
@@ -119,6 +116,12 @@ class Explanation:
     kinds: Mapping[int, Kind]  # by number of the move
     sent: tuple[Sent, ...]
     work: tuple[Work, ...]
+    protections: Mapping[str, str] = field(default_factory=dict)  # by kind
+    promise: tuple[str, ...] = ()  # what is promised of noise, and what that rests on
+
+    def protection(self, kind: str) -> str:
+        """What keeps a message of this kind from being read by its receiver."""
+        return self.protections.get(kind, UNPROTECTED)
 
     def lines(self) -> list[Line]:
         """For each move, the messages inside each silo, or those between hubs, together."""
@@ -197,10 +200,11 @@ class Explanation:
                     "shape": line.shape,
                     "messages": line.messages,
                     "bytes": line.bytes,
-                    "protection": protection(line.kind),
+                    "protection": self.protection(line.kind),
                 }
                 for line in self.lines()
             ],
+            "privacy": list(self.promise),
             "work": [
                 {
                     "after_move": work.after,
@@ -211,7 +215,10 @@ class Explanation:
                 for work in self.work
             ],
             "by_party": {
-                str(party): [_message(message) for message in sent]
+                str(party): [
+                    {**_message(message), "protection": self.protection(message.kind)}
+                    for message in sent
+                ]
                 for party, sent in self.by_party().items()
             },
         }
@@ -227,5 +234,4 @@ def _message(message: Sent) -> dict[str, Any]:
             for part in message.shapes
         ],
         "bytes": message.bytes,
-        "protection": protection(message.kind),
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ..federation.topology import Client
-from .explanation import Explanation, Line, Work, protection
+from .explanation import Explanation, Line, Work
 from .lanes import Lane, Repeat, arrows, counted, lanes_of, place_of, repeats
 
 SILOS = 2  # that have lanes of their own
@@ -30,22 +30,24 @@ def text(explanation: Explanation) -> str:
     )
     blocks = [
         [head],
-        [*_table(parts), "", *_totals(explanation)],
+        [*_table(explanation, parts), "", *_totals(explanation)],
         ["Who learns what", *_learns(explanation)],
         ["In order", *_diagram(explanation, parts)],
         [BEFORE],
     ]
+    if explanation.promise:
+        blocks.insert(3, ["Privacy", *(f"  {line}" for line in explanation.promise)])
     return "\n\n".join("\n".join(line.rstrip() for line in block) for block in blocks) + "\n"
 
 
-def _table(parts: Sequence[Repeat]) -> list[str]:
+def _table(explanation: Explanation, parts: Sequence[Repeat]) -> list[str]:
     rows: list[tuple[str, ...]] = [HEADER]
     for part in parts:
         for turns in zip(*part.turns, strict=True):
             if not isinstance(turns[0], Work):
                 for place, line in enumerate(turns[0]):
                     again = [turn[place] for turn in turns if not isinstance(turn, Work)]
-                    rows.append(_row(line, again))
+                    rows.append((*_row(line, again), explanation.protection(line.kind)))
     wide = [max(len(row[column]) for row in rows) for column in range(len(HEADER))]
     lines = [
         "  ".join(
@@ -68,7 +70,6 @@ def _row(line: Line, again: Sequence[Line]) -> tuple[str, ...]:
         f"{line.messages:,}",
         f"{line.bytes:,}",
         str(len(again)),
-        protection(line.kind),
     )
 
 

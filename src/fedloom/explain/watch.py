@@ -43,7 +43,13 @@ def explain(run: Run) -> Explanation:
     for _ in play(watched, run.algorithm, 1):
         pass
     return Explanation(
-        _name(run.algorithm), placement.topology, notes.kinds, tuple(notes.sent), tuple(notes.work)
+        _name(run.algorithm),
+        placement.topology,
+        notes.kinds,
+        tuple(notes.sent),
+        tuple(notes.work),
+        run.algorithm.protections(),
+        tuple(run.algorithm.promises()),
     )
 
 

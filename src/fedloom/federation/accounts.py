@@ -1,5 +1,5 @@
-"""What a fabric keeps account of: where in the run it is, what was sent, who dropped out, and, in a
-simulation that has one, the clock."""
+"""What a fabric keeps account of: where in the run it is, what was sent, who dropped out, how
+often rows were released and, in a simulation that has one, the clock."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ..rng import Ints
 from .clock import Clock, Crossing
 from .ledger import Ledger
 from .messages import Direction, Key, Kind
+from .releases import Releases
 from .schedule import Bools, Moment, Recorded
 
 
@@ -24,6 +25,7 @@ class Now:
     move: int = 0
     last_up: dict[str, int] = field(default_factory=dict)  # silo -> move
     seen: Counter[str] = field(default_factory=Counter)
+    draws: int = 0  # of noise
 
 
 class Accounts(ABC):
@@ -31,7 +33,8 @@ class Accounts(ABC):
 
     scope: tuple[str, ...]
 
-    def __init__(self) -> None:
+    def __init__(self, size: int) -> None:
+        self.releases = Releases(size)
         self.ledger = Ledger()
         self.record = Recorded()
         self.now = Now()
@@ -43,7 +46,7 @@ class Accounts(ABC):
 
     def begin(self, round: int) -> None:
         """A new round: move numbers start again, rosters are full again."""
-        self.now.round, self.now.move = round, 0
+        self.now.round, self.now.move, self.now.draws = round, 0, 0
         self.now.last_up.clear()
         self.now.seen.clear()
         self.ledger.begin(round)
@@ -62,6 +65,11 @@ class Accounts(ABC):
         self.now.seen[kind.name] += 1
         self.now.move += 1
         return Key(self.round, self.now.move), Moment(self.round, kind.name, occurrence)
+
+    def _next_draw(self) -> tuple[int, int]:
+        """What noise is named by."""
+        self.now.draws += 1
+        return self.round, self.now.draws
 
     def _next_up(self, kind: Kind) -> tuple[Key, Moment]:
         key, moment = self._next(kind)

@@ -33,7 +33,8 @@ from .checks import Checks
 from .clock import Crossing
 from .local import Local, argument, check_local, name_of
 from .messages import Direction, Key, Kind
-from .placed import AtClients, AtHubs, Batch, Known, PerSilo, Placed, RowMap, Rows
+from .placed import AtClients, AtHubs, Batch, Known, Noise, PerSilo, Placed, RowMap, Rows
+from .releases import own_noise, row_noise
 from .schedule import Bools, Schedule
 from .topology import SERVER, Client, Party, title
 from .visits import Ask, Learn, Visits
@@ -57,7 +58,7 @@ class Fabric(Accounts, Checks):
         schedule: Schedule,
         device: torch.device,
     ):
-        super().__init__()
+        super().__init__(size)
         self.scope = self.silos = silos
         self._parties = {*silos, SERVER} if server else {*silos}
         self.hosted = frozenset(hosted)
@@ -191,6 +192,35 @@ class Fabric(Accounts, Checks):
             raise LocalError(
                 f"round {self.round}: {name_of(f)} failed at {where}: {problem}"
             ) from problem
+
+    # Noise: from each client's own stream, which nobody else can draw
+
+    @abstractmethod
+    def row_noise(
+        self, where: RowMap, ids: Tensor, sizes: Mapping[str, tuple[int, int]], once: bool = False
+    ) -> AtClients[Noise]:
+        """For each of a client's rows, so many normal and uniform numbers; `once`: the same ones
+        each time a row is asked for. `ids`: those of the minibatch."""
+
+    @abstractmethod
+    def noise(self, sizes: Mapping[str, tuple[int, ...]]) -> AtClients[Tensor]:
+        """Normal numbers of the shape that is a silo's, at each of its clients."""
+
+    def _row_noise(
+        self, sizes: Mapping[str, tuple[int, int]], once: bool
+    ) -> Callable[[Client, Tensor], Noise]:
+        """How a client draws noise for some of its rows."""
+        name = () if once else self._next_draw()
+        return lambda client, rows: self._cast(
+            row_noise(self.streams, client, name, rows, sizes[client.silo])
+        )
+
+    def _noise(self, sizes: Mapping[str, tuple[int, ...]]) -> Callable[[Client], Tensor]:
+        name = self._next_draw()
+        return lambda client: self._cast(own_noise(self.streams, client, name, sizes[client.silo]))
+
+    def _cast(self, value: Any) -> Any:
+        return tree.map_tensors(lambda a: a.to(dtype=self.dtype, device=self.device), value)
 
     # Moves inside a silo: each engine has its own
 

@@ -34,12 +34,21 @@ class Rows(NamedTuple):
     mask: Tensor
 
 
+class Noise(NamedTuple):
+    """Noise for each of a client's rows, flat: for its block's last layer, for the earlier ones."""
+
+    normal: Tensor
+    uniform: Tensor
+
+
 class Batch(NamedTuple):
-    """A client's rows of a minibatch: [b, ...], or [Q, b, ...] for Q fresh minibatches."""
+    """A client's rows of a minibatch: [b, ...], or [Q, b, ...] for Q fresh minibatches. `noise`:
+    what perturbs their embeddings."""
 
     x: Tensor
     y: Tensor | None
     mask: Tensor
+    noise: Noise | None = None
 
 
 class RowMap:

@@ -31,9 +31,14 @@ class Maker:
         return self.build(**dict(self.settings))
 
     def describe(self) -> dict[str, Any]:
-        """`models[name](**settings)` makes it again."""
-        told = {k: v.describe() if isinstance(v, Maker) else v for k, v in self.settings}
-        return {"name": self.name, **told}
+        """`models[name](**settings)` makes it again; a module of the user's own is not told."""
+        return {"name": self.name, **{k: _told(v) for k, v in self.settings}}
+
+
+def _told(value: Any) -> Any:
+    if isinstance(value, Maker):
+        return value.describe()
+    return None if callable(value) else value
 
 
 def _maker(name: str, build: Callable[..., nn.Module], **settings: Any) -> Maker:

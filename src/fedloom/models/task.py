@@ -10,6 +10,7 @@ embedding into its own columns, so a concatenation is a sum too (ICASSP MNIST: 2
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -25,12 +26,14 @@ from ..data.federated import Federated, cut_first
 from ..data.placement import Placement
 from ..errors import DataError, ModelError, SettingError, nearest
 from ..federation.messages import RowWord
+from ..federation.placed import Noise
 from ..losses import Loss
 from ..registry import losses
 from ..rng import Streams
 from .block import Block, Params, Source
 from .check import check_block
 from .fill import joint_width, sized_blocks, sized_top
+from .guard import guarded
 from .library import Maker, both, in_a_row
 
 Combine = Literal["sum", "concat"]
@@ -104,9 +107,13 @@ class Part:
     def _cast(self, params: Params) -> Params:
         return tree.map_tensors(lambda a: a.to(dtype=self.shapes.dtype, device=self.device), params)
 
-    def embed(self, theta: Theta, x: Tensor, axes: int = 1) -> Tensor:
-        """Phi_j of every row; `axes` leading axes of x are rows."""
-        return self.block(theta.block, x.flatten(0, axes - 1)).unflatten(0, x.shape[:axes])
+    def embed(self, theta: Theta, x: Tensor, axes: int = 1, noise: Noise | None = None) -> Tensor:
+        """Phi_j of every row; `axes` leading axes of x are rows. `noise`: for a guarded block."""
+        rows, lead = x.flatten(0, axes - 1), x.shape[:axes]
+        if noise is None:
+            return self.block(theta.block, rows).unflatten(0, lead)
+        flat = tree.map_tensors(lambda a: a.flatten(0, axes - 1), noise)
+        return self.block(theta.block, rows, flat).unflatten(0, lead)
 
     def place(self, phi: Tensor, silo: str | None = None) -> Tensor:
         """A silo's embedding where embeddings meet."""
@@ -205,6 +212,12 @@ class Task:
         elif middle is not None:
             raise SettingError("model: a middle needs an embedding and a head")
         return Task(blocks, loss or LOSSES[data.goal], head=top, middle=between, combine=combine)
+
+    def guarded(self, clip: float | None) -> Task:
+        """The same with blocks whose rows are clipped, and can be perturbed."""
+        task = copy.copy(self)
+        task.blocks = {j: Block(guarded(block.source, clip)) for j, block in self.blocks.items()}
+        return task
 
     def only(self, silos: Sequence[str]) -> Task:
         """The same without the other silos' blocks; not where a head needs them all."""

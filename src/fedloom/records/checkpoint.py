@@ -24,7 +24,7 @@ from ..files import write_bytes
 from ..run import Snapshot
 from .record import Record
 
-FORM = 1
+FORM = 2
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class Checkpoint:
     ledger: Ledger
     record: Recorded
     clock: Any
+    releases: Mapping[str, Any]
     records: tuple[Record, ...]
     wall: float
 
@@ -47,7 +48,7 @@ class Checkpoint:
             raise DataError(
                 f"the checkpoint is of another model or algorithm: it lacks {missing}"
             ) from None
-        return Snapshot(self.round, state, self.ledger, self.record, self.clock)
+        return Snapshot(self.round, state, self.ledger, self.record, self.clock, self.releases)
 
 
 def save_checkpoint(path: Path, snapshot: Snapshot, records: Sequence[Record], wall: float) -> None:
@@ -57,6 +58,7 @@ def save_checkpoint(path: Path, snapshot: Snapshot, records: Sequence[Record], w
         "ledger": snapshot.ledger.to_json(),
         "record": snapshot.record.to_json(),
         "clock": snapshot.clock,
+        "releases": snapshot.releases,
         "records": [record.to_json() for record in records],
         "wall": wall,
     }
@@ -82,6 +84,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
         Ledger.from_json(about["ledger"]),
         Recorded.from_json(about["record"]),
         about["clock"],
+        about["releases"],
         tuple(Record.from_json(told) for told in about["records"]),
         about["wall"],
     )

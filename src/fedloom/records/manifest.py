@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -47,6 +47,7 @@ class Manifest:
             "created": _now(),
             "finished": None,
             "interrupted": False,
+            "halted": {},
             "parts": list(parts),
             "config": file.to_dict(),
             "data": data.summary(),
@@ -65,8 +66,9 @@ class Manifest:
         }
         return Manifest(values)._written(folder)
 
-    def finished(self, folder: Path) -> Manifest:
-        return self._with(folder, finished=_now(), interrupted=False)
+    def finished(self, folder: Path, halted: Mapping[str, str]) -> Manifest:
+        """All parts are at their end; `halted`: why some ended early."""
+        return self._with(folder, finished=_now(), interrupted=False, halted=dict(halted))
 
     def stopped(self, folder: Path) -> Manifest:
         return self._with(folder, interrupted=True)

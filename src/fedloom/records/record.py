@@ -22,7 +22,8 @@ class Record:
     the global model on all training rows, `metrics` are of the test rows. Where silos predict on
     their own these are means over silos, and `by_silo` has each. Where clients have models of their
     own, the metric `local_...` is the mean over these. `notes` are the algorithm's own, such as how
-    old the embeddings were that an asynchronous one worked with.
+    old the embeddings were that an asynchronous one worked with. `privacy`: where embeddings are
+    perturbed, in which mode, whether that is a guarantee, and what was spent on a record.
     """
 
     round: int
@@ -34,10 +35,11 @@ class Record:
     metrics: Metrics
     by_silo: Mapping[str, Metrics] | None = None
     notes: Mapping[str, float] | None = None
+    privacy: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
         told = asdict(self)
-        for name in ("by_silo", "notes"):
+        for name in ("by_silo", "notes", "privacy"):
             if told[name] is None:
                 del told[name]
         return told

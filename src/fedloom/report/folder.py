@@ -77,7 +77,7 @@ def read_run(folder: Path) -> RunFolder:
         raise DataError(f"{folder / 'manifest.json'} is damaged: it names no algorithm")
     _check_data(manifest.get("data") or {}, folder)
     main = manifest["algorithm"]
-    problems: list[str] = []
+    problems = [f"{part}: {why}." for part, why in (manifest.get("halted") or {}).items()]
     places = {main: folder}
     for name in [*_parts(manifest, folder), *_found_baselines(folder)]:
         places.setdefault(str(name), folder / "baselines" / str(name))

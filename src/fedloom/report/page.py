@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..privacy import ASSUMED, in_words
 from . import bill, style, words
 from .curves import Axis, close_up, panels
 from .folder import RunFolder, read_run
@@ -75,6 +76,7 @@ def render(run: RunFolder, images: Mapping[str, str]) -> str:
             finals=finals(run),
             metrics=[words.metric_name(metric) for metric in run.metrics],
             values=values(run),
+            privacy=privacy(run),
             silos=silos(run.data),
             bills={words.part_name(part): _bill(ledger) for part, ledger in run.ledgers.items()},
             images=images,
@@ -93,6 +95,15 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+
+
+def privacy(run: RunFolder) -> list[str]:
+    """What was spent of a privacy budget, and what any promise rests on."""
+    records = run.records.get(run.main) or []
+    told = records[-1].get("privacy") if records else None
+    if told is None:
+        return []
+    return [in_words(told), *(ASSUMED if told["guarantee"] else ())]
 
 
 def finals(run: RunFolder) -> list[dict[str, str]]:
