@@ -17,8 +17,8 @@ Readings of the paper:
 - Delays are counted in the master's turns: tau = 0 for what came in this turn. Bounded (Assumption
   4): where an embedding of a visitor's row is more than D turns old, the master calls its silo for
   the rows of that minibatch; rows it still does not get do not count. Unbounded: as it comes.
-- r(theta_m) = l2 |theta_m|^2 / 2; theta_0 has no regulariser. The step sizes of Theorems 1 and 3
-  are the rule `delay-bound`, those of 2 and 4 `inverse-time` (stepsize.py; docs/vafl.md).
+- r(theta_m) = l2 |theta_m|^2 / 2; theta_0 has no regulariser. Theorems 1-4 are the step-size rules
+  `delay-bound` and `inverse-time`.
 - Perturbed embeddings (its section 4) are not part of this.
 """
 
