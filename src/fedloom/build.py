@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from .algorithms import Alone, Central
+from .algorithms import Alone, Central, HyFEMAvg
 from .algorithms.base import Algorithm
 from .config.runfile import RunFile
 from .data import catalog
@@ -33,9 +33,13 @@ def build_data(file: RunFile, cut: Cut | None = None) -> Federated:
     name, folder = settings.pop("name"), settings.pop("folder")
     data = catalog.load(name, folder, settings.pop("verify"), **settings)
     saved = file.values["partition"]["file"]
-    if cut is None:
-        cut = Cut.load(saved) if saved else file.partition.cut(data)
-    return replace(place(data, cut), sources=data.sources, notes=(data.note,) if data.note else ())
+    if saved and file.partition.views is not None:
+        raise SettingError("partition: a saved cut has no views; leave out `file` or `views`")
+    if cut is None and saved:
+        cut = Cut.load(saved)
+    placed = file.partition.place(data) if cut is None else place(data, cut)
+    notes = placed.notes or ((data.note,) if data.note else ())
+    return replace(placed, sources=data.sources, notes=notes)
 
 
 def _salt(path: Path) -> str:
@@ -56,6 +60,8 @@ def build_run(
     """A run that has not begun; `algorithm` in place of the file's own."""
     engine, own = file.engine, algorithm or file.algorithm
     everyone = engine.presence == 1
+    if isinstance(own, HyFEMAvg) and own.views is None:
+        own = replace(own, views=file.partition.views)
     if own.needs_server:
         data = data.with_server()
     return Run(

@@ -138,6 +138,33 @@ def test_settings_that_do_not_fit(setting, code, told, run_file, fedloom):
     assert (found, bool(re.search(told, err))) == (code, True), err
 
 
+@pytest.mark.parametrize(
+    ("name", "settings", "told"),
+    [
+        ("vafl", ["algorithm.group=3"], r"group \(t\) is 3, .* only 2 silos .* say 2 or less"),
+        ("vafl", ["algorithm.group=0"], r"group \(t\) must be .* at least 1, not 0"),
+        ("vafl", ["algorithm.max_delay=0"], r"max_delay \(D\) must be .* at least 1, not 0"),
+        ("vafl", ["partition.labels_at=b"], r"silo a holds no labels: labels_at .*\(here: b\)"),
+        ("splitnn", ["partition.labels_at=b"], r"silo a holds no labels: labels_at .*\(here: b\)"),
+        ("tdcd", ["partition.labels_at=b"], "silo a holds no labels: .*tdcd-private-labels"),
+        (
+            "fedbcd",
+            ["algorithm.order=sequential", "partition.silos=1", "partition.clients=2"],
+            "order = sequential: there is one silo.*use parallel",
+        ),
+    ],
+)
+@pytest.mark.parametrize("verb", ["check", "run"])
+def test_algorithms_that_cannot_run_so(verb, name, settings, told, run_file, fedloom, tmp_path):
+    """Refused before training, with what to change."""
+    out = ["--out", tmp_path / "out"] if verb == "run" else []
+    given = [word for one in (f"algorithm.name={name}", *settings) for word in ("--set", one)]
+    code, _, err = fedloom(verb, run_file, *given, *out)
+    assert code in (2, 3), err
+    assert re.search(told, err), err
+    assert not (tmp_path / "out").exists()
+
+
 def test_debug_shows_where(run_file):
     ran = process("--debug", "check", run_file, "--set", "model.name=cnn")
     _, err = ran.communicate(timeout=150)

@@ -208,12 +208,13 @@ def test_only_those_with_labels_can_be_a_baseline(fedloom, run_file, tmp_path):
         "algorithm.rounds=2",
         "partition.labels_at=b",
         "algorithm.labels_at=b",
-        'evaluation.baselines=["alone", "no-exchange"]',
+        'evaluation.baselines=["central", "alone", "no-exchange"]',
     )
     given = [word for setting in settings for word in ("--set", setting)]
     code, _, err = fedloom("run", run_file, "--out", tmp_path / "a", "--quiet", *given)
     assert code == 0, err
     assert set(records(tmp_path / "a" / "baselines" / "alone")[-1]["by_silo"]) == {"b"}
+    assert len(records(tmp_path / "a" / "baselines" / "central")) == 2  # it pools at b
 
 
 def test_figures_that_cannot_be_written(fedloom, run_file, tmp_path):

@@ -348,7 +348,7 @@ def test_labels_are_needed_where_they_are_said_to_be():
         Run(TDCDPrivateLabels(batch=5), task(), rows)
     with pytest.raises(SettingError, match="labels_at: 'brich'; did you mean 'birch'"):
         Run(TDCDPrivateLabels(batch=5, labels_at="brich"), task(), rows)
-    with pytest.raises(DataError, match="the pool takes labels from the first silo"):
+    with pytest.raises(DataError, match="labels_at must name the silo that holds them"):
         Run(Central(batch=5), task(), rows)
     Run(TDCDPrivateLabels(batch=5, labels_at="birch"), task(), rows).fit(1)
 

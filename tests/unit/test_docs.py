@@ -126,7 +126,7 @@ def test_the_front_door_is_described_name_by_name():
         assert re.search(rf"`{name}\b", table), name
 
 
-@pytest.mark.parametrize("page", ["fedbcd", "splitnn", "fedavg"])
+@pytest.mark.parametrize("page", ["tdcd", "fedbcd", "splitnn", "fedavg"])
 def test_the_examples_of_an_algorithms_page(page, capsys):
     for code in blocks(f"docs/{page}.md"):
         exec(compile(code, page, "exec"), {})
@@ -136,11 +136,31 @@ def test_the_examples_of_an_algorithms_page(page, capsys):
         assert float(accuracy) > 0.8
 
 
+def test_every_algorithm_has_its_place_and_its_page():
+    """A line in "Which one is for me?", and a page with all that a page needs."""
+    overview = (ROOT / "docs/algorithms.md").read_text()
+    for name in algorithms:
+        (page,) = re.findall(rf"\| \[`{name}`\]\((\S+\.md)\) \|", overview)
+        text = (ROOT / "docs" / page).read_text()
+        assert f"`{name}`" in text, (name, page)
+        for part in (
+            "What (it|they) solve",
+            "When to choose",
+            "(--|<-)",  # the round as a diagram
+            "(Options|Settings|\\| setting)",
+            "```python",
+            "(relatives|degenerates|special cases)",
+            "Who learns what",
+        ):
+            assert re.search(part, text), (page, part)
+
+
 def test_the_hyfem_example(capsys):
     (code,) = blocks("docs/hyfem.md")
+    assert len(code.splitlines()) <= 12
     found = {}
     exec(compile(code, "hyfem.md", "exec"), found)
-    assert "round 40: all views" in capsys.readouterr().out
+    assert "local_accuracy" in capsys.readouterr().out
     assert found["run"].records[-1].metrics["accuracy"] > 0.75
     assert found["scores"].shape == (449, 10)
 

@@ -1,6 +1,7 @@
 """Visits: orders are recorded and replayed, states go on, bills are exact, bad input is refused."""
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 
 from fedloom import Drawn, Network, Placement, Run
 from fedloom.algorithms import VAFL, DelayBound, InverseTime, SplitNNAsync
+from fedloom.config.runfile import RunFile
 from fedloom.engines.apart import run_apart
 from fedloom.errors import DataError, SettingError
 from fedloom.federation.schedule import Everyone, Recorded, Turn
@@ -226,13 +228,55 @@ class TestBadSettings:
         run(VAFL(batch=9, labels_at="ash"), rows=without_labels("birch")).fit(1)
 
 
-def test_the_theorems_step_sizes():
-    assert DelayBound(smoothness=2.0, delay=4, steps=100)(7) == 1 / 40
-    assert DelayBound(smoothness=0.01, delay=0, steps=100, scale=0.5)(7) == 0.05
-    assert InverseTime(convexity=0.5, offset=10)(0) == 0.4
-    assert InverseTime(convexity=0.5, offset=10, scale=4)(10) == 0.4
+L, MU, D, K, C, K0, CHANCES = 2.0, 0.5, 4, 900, 0.3, 40, (0.25, 0.5, 0.25)
+
+
+@pytest.mark.parametrize(
+    ("rule", "formula"),
+    [
+        (
+            {"rule": "delay-bound", "smoothness": L, "delay": D, "steps": K, "scale": C},
+            lambda k: min(1 / (4 * (1 + D) * L), C / math.sqrt(K)),
+        ),
+        (
+            {"rule": "delay-bound", "smoothness": 30 * L, "delay": D, "steps": K, "scale": C},
+            lambda k: 1 / (4 * (1 + D) * 30 * L),
+        ),
+        (
+            {
+                "rule": "inverse-time",
+                "convexity": MU,
+                "offset": K0,
+                "scale": 4 / math.sqrt(min(CHANCES)),
+            },
+            lambda k: 4 / (MU * min(map(math.sqrt, CHANCES)) * (k + K0)),
+        ),
+        (
+            {"rule": "delay-bound", "smoothness": L, "delay": math.sqrt(7.3), "steps": K},
+            lambda k: min(1 / (4 * (1 + math.sqrt(7.3)) * L), 1 / math.sqrt(K)),
+        ),
+        (
+            {"rule": "inverse-time", "convexity": MU, "offset": K0, "scale": 2},
+            lambda k: 2 / (MU * (k + K0)),
+        ),
+    ],
+    ids=["theorem 1", "theorem 1, small", "theorem 2", "theorem 3", "theorem 4"],
+)
+def test_the_theorems_step_sizes(rule, formula):
+    """As a run file says them."""
+    inner = ", ".join(f"{key} = {json.dumps(value)}" for key, value in rule.items())
+    text = f'[data]\nname = "iris"\n[algorithm]\nname = "vafl"\nlr = {{{inner}}}'
+    mine = RunFile.parse(text).algorithm
+    for k in (0, 1, 17, 899):
+        assert mine.lr(k) == pytest.approx(formula(k), rel=1e-12)
+        assert mine.master_lr_of(k, 3) == mine.lr(k)  # eta_0 = eta_m
+
+
+def test_constants_of_the_theorems_are_positive():
     with pytest.raises(SettingError, match="smoothness must be a positive number"):
         DelayBound(smoothness=0, delay=1, steps=10)
+    with pytest.raises(SettingError, match="convexity must be a positive number"):
+        InverseTime(convexity=0, offset=1)
 
 
 def test_without_a_network_everyone_is_as_likely():

@@ -292,7 +292,9 @@ def label_silo(labels_at: str | None, placement: Placement) -> str:
     if labels_at is not None and labels_at not in silos:
         raise SettingError(f"labels_at: {labels_at!r}{nearest(labels_at, silos)}")
     holder = labels_at or silos[0]
-    need_labels(placement, (holder,), "labels_at must name the silo that holds them")
+    labelled = ", ".join(silo for silo in silos if placement.y[silo] is not None)
+    cure = f"labels_at must name the silo that holds them (here: {labelled or 'none'})"
+    need_labels(placement, (holder,), cure)
     return holder
 
 

@@ -7,7 +7,7 @@ counts a row each time it is drawn.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Self
 
 import torch
@@ -23,7 +23,7 @@ from ..models.task import Part, Task, Theta
 from ..registry import algorithms
 from ..rng import Streams
 from . import local
-from .base import Bill, Draw, Facts, MinibatchSGD, State, Step, Twin, need_labels, tally
+from .base import Bill, Draw, Facts, MinibatchSGD, State, Step, Twin, label_silo, tally
 from .stepsize import InverseSqrt
 
 FEATURES = Kind("features", "a client's raw rows", "features")
@@ -38,21 +38,26 @@ Thetas = dict[str, Theta]
 @algorithms.register("central")
 @dataclass(frozen=True)
 class Central(MinibatchSGD):
-    """Pooled baseline: Q steps of SGD a round on everyone's raw rows, at the first silo's hub."""
+    """Pooled baseline: Q steps of SGD a round on everyone's raw rows, at the label silo's hub."""
 
     local_steps: Annotated[int, "Q, the steps of a round"] = 1
+    labels_at: Annotated[
+        str | None, "the silo that holds the labels, where rows meet; none: the first"
+    ] = None
 
     def check(self, task: Task, placement: Placement) -> None:
         super().check(task, placement)
-        first = placement.topology.silos[0]
-        need_labels(placement, (first,), "the pool takes labels from the first silo")
+        label_silo(self.labels_at, placement)
+
+    def pool(self, fed: Fabric) -> str:
+        return self.labels_at or fed.silos[0]
 
     def start(self, fed: Fabric) -> State:
-        return State(fed.at(fed.silos[0], initial, fed.parts, fed.known(fed.streams)))
+        return State(fed.at(self.pool(fed), initial, fed.parts, fed.known(fed.streams)))
 
     def round(self, fed: Fabric, state: State, draw: Draw) -> State:
-        pool = fed.silos[0]
-        x = pooled(fed, draw.batch_k, draw)
+        pool = self.pool(fed)
+        x = pooled(fed, draw.batch_k, draw, pool)
         label = fed.within(pool)
         y = label.gather(LABELS, label.at_clients(labels_of, draw.batch_k), draw.rows)
         count, q = fed.known(len(draw.ids)), self.local_steps
@@ -79,22 +84,24 @@ class Central(MinibatchSGD):
         return thetas
 
     def predict(self, fed: Fabric, state: State, step: Step) -> AtHubs[Rows]:
-        pool = fed.silos[0]
-        scores = fed.at(pool, rows_scores, fed.parts, state.theta, pooled(fed, step.batch_k, step))
+        pool = self.pool(fed)
+        x = pooled(fed, step.batch_k, step, pool)
+        scores = fed.at(pool, rows_scores, fed.parts, state.theta, x)
         return fed.spread(SCORES, fed.at(pool, to_all, fed.known(fed.silos), scores), frm=pool)
 
     def blocks(self, fed: Fabric, state: State) -> dict[str, Theta]:
-        return {**fed.read(state.theta).get(fed.silos[0], {})}
+        return {**fed.read(state.theta).get(self.pool(fed), {})}
 
     def bill(self, facts: Facts) -> Bill:
         silos = list(facts.clients)
+        pool = self.labels_at or silos[0]
         wide = {j: facts.row("features", j) for j in silos}
         k, s = sum(facts.clients.values()), self.rows_of_round(facts.size)
-        across = s * sum(wide[j] + 1 for j in silos[1:])
+        across = s * sum(wide[j] + 1 for j in silos if j != pool)
         return tally(
             ("bottom", "up", FEATURES, k, s * sum(wide.values())),
             ("top", "up", HUB_FEATURES, len(silos) - 1, across),
-            ("bottom", "up", LABELS, facts.clients[silos[0]], s * facts.row("label", silos[0])),
+            ("bottom", "up", LABELS, facts.clients[pool], s * facts.row("label", pool)),
         )
 
     @classmethod
@@ -102,20 +109,27 @@ class Central(MinibatchSGD):
         return [
             cls(local_steps=2, lr=0.2, batch=12),
             cls(local_steps=3, lr=InverseSqrt(0.3), batch=9, minibatch="fresh", l2=0.05),
-            cls(lr=0.2, batch=None),
+            cls(lr=0.2, batch=None, labels_at="birch"),
         ]
 
     @classmethod
     def twins(cls) -> list[Twin]:
         from .tdcd import TDCD
 
-        return [Twin("N = K = 1: TDCD", mine, TDCD(**vars(mine)), 1, 1) for mine in cls.examples()]
+        plain = [replace(mine, labels_at=None) for mine in cls.examples()]
+        same = [{k: v for k, v in vars(mine).items() if k != "labels_at"} for mine in plain]
+        return [
+            Twin("N = K = 1: TDCD", mine, TDCD(**settings), 1, 1)
+            for mine, settings in zip(plain, same, strict=True)
+        ]
 
 
-def pooled(fed: Fabric, batch_k: AtClients[Batch], where: Draw | Step) -> AtHubs[dict[str, Rows]]:
-    """Everyone's raw rows of a minibatch, at the first silo's hub."""
+def pooled(
+    fed: Fabric, batch_k: AtClients[Batch], where: Draw | Step, pool: str
+) -> AtHubs[dict[str, Rows]]:
+    """Everyone's raw rows of a minibatch, at one hub."""
     x = fed.gather(FEATURES, fed.at_clients(features_of, batch_k), where.rows)
-    return fed.collect(HUB_FEATURES, x, to=fed.silos[0])
+    return fed.collect(HUB_FEATURES, x, to=pool)
 
 
 def features_of(batch: Batch) -> Tensor:

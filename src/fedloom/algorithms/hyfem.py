@@ -27,7 +27,6 @@ Rows are [views, ...], and a view that a client lacks is zeros (`fedloom.data.vi
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
@@ -48,7 +47,7 @@ from ..models.views import ViewNet, hidden_widths, multiview, views_of
 from ..registry import algorithms
 from ..rng import Streams
 from . import local
-from .base import Bill, Draw, Facts, MinibatchSGD, Step, Twin, need_labels, tally
+from .base import Bill, Draw, Facts, MinibatchSGD, Step, Twin, need_labels, not_negative, tally
 from .hyfem_parts import (
     Lists,
     Maps,
@@ -271,8 +270,3 @@ def scores(part: Part, theta: Theta, batch: Batch) -> Tensor:
     """By the views whose extractors are there."""
     x = batch.x.flatten(0, batch.mask.ndim - 1)
     return part.block(theta.block, x, views_of(theta.block)).unflatten(0, batch.mask.shape)
-
-
-def not_negative(name: str, value: Any) -> None:
-    if not isinstance(value, float | int) or not 0 <= value < math.inf:
-        raise SettingError(f"{name} must be a number that is not negative, not {value!r}")

@@ -73,8 +73,9 @@ class Cosine(_Positive):
 
 @dataclass(frozen=True)
 class DelayBound(_Positive):
-    """min(1 / (4 (1 + delay) smoothness), scale / sqrt(steps)): VAFL's Theorem 1, where `delay` is
-    D and `steps` the number K of the master's answers; with sqrt(c_m) for D, its Theorem 3."""
+    """min(1 / (4 (1 + delay) smoothness), scale / sqrt(steps)), for any smooth loss: VAFL's Theorem
+    1 (delay is D) and Theorem 3 (delay is min sqrt(c_m)); smoothness is L, steps the number K of
+    the master's turns, scale c_eta."""
 
     smoothness: float
     delay: float
@@ -88,8 +89,9 @@ class DelayBound(_Positive):
 
 @dataclass(frozen=True)
 class InverseTime(_Positive):
-    """scale / (convexity (t + offset)), for strongly convex losses: VAFL's Theorem 4 with scale 2,
-    its Theorem 2 with scale 4 / min sqrt(q_m), q_m the chance that the next visitor is silo m."""
+    """scale / (convexity (t + offset)), for strongly convex losses: VAFL's Theorem 2 (scale is
+    4 / min sqrt(q_m), q_m the chance that silo m is the next visitor) and Theorem 4 (scale is 2);
+    convexity is mu, or nu there, offset K_0."""
 
     convexity: float
     offset: float

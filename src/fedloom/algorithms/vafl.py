@@ -68,7 +68,8 @@ class VAFL(Visiting):
         whole("group (t)", self.group)
         if self.group > silos:
             raise SettingError(
-                f"group (t) is {self.group}, but there are only {silos} silos to wait for"
+                f"group (t) is {self.group}, but there are only {silos} silos to wait for: say "
+                f"{silos} or less"
             )
         if self.max_delay is not None:
             whole("max_delay (D)", self.max_delay)

@@ -14,7 +14,6 @@ and learn from the derivatives it returns.
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from torch import Tensor
 
 from .. import tree
 from ..data.placement import Placement
-from ..errors import SettingError, nearest
+from ..errors import SettingError
 from ..federation.fabric import Fabric
 from ..federation.messages import Kind
 from ..federation.placed import AtClients, AtHubs, Rows
@@ -37,7 +36,7 @@ from ..privacy import Privacy
 from ..rng import Streams
 from . import desk as table
 from . import local
-from .base import Bill, Facts, Step, choose, need_labels, whole
+from .base import Bill, Facts, Step, choose, label_silo, not_negative, whole
 from .central import LABELS, SCORES, labels_of, to_all
 from .desk import Desk, Parts
 from .releasing import Releasing
@@ -109,14 +108,12 @@ class Visiting(Releasing):
         """The step size of theta_0."""
 
     def check(self, task: Task, placement: Placement) -> None:
-        topology = placement.topology
         whole("local_steps (Q)", self.local_steps)
         step_size(self.lr)
         self.check_privacy(task)
         choose("weighting", self.weighting, ("uniform", "rows"))
         choose("master", self.master, ("hub", "server"))
-        if not isinstance(self.l2, float | int) or not 0 <= self.l2 < math.inf:
-            raise SettingError(f"l2 must be a number that is not negative, not {self.l2!r}")
+        not_negative("l2", self.l2)
         if self.visits is not None:
             whole("visits", self.visits)
         if self.batch is not None:
@@ -125,12 +122,8 @@ class Visiting(Releasing):
                 raise SettingError(
                     f"batch (B) is {self.batch}, but there are only {placement.size} common rows"
                 )
-        if self.labels_at is not None and self.labels_at not in topology.silos:
-            known = nearest(self.labels_at, topology.silos)
-            raise SettingError(f"labels_at: {self.labels_at!r}{known}")
-        holder = self.labels_at or topology.silos[0]
-        need_labels(placement, (holder,), "labels_at must name the silo that holds them")
-        if self.master == "server" and not topology.server:
+        label_silo(self.labels_at, placement)
+        if self.master == "server" and not placement.topology.server:
             raise SettingError(
                 'master: this federation has no server; say "hub", or place the rows with a server'
             )

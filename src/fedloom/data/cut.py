@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from itertools import chain, count, islice, product
 from string import ascii_lowercase
 from typing import Annotated, Literal, TypeVar, get_args
@@ -25,6 +25,7 @@ from .dataset import Dataset
 from .drawn import Cut, place, sum_of_ids
 from .federated import Federated
 from .vertical import Parts
+from .views import class_view_cut
 
 __all__ = ["Cut", "Partition", "place"]
 
@@ -34,6 +35,7 @@ Vertical = Literal[
 Horizontal = Literal["random", "sizes", "dirichlet", "key"]
 
 CLIENTS = 3
+ROWS = {"clients", "horizontal", "sizes", "key", "mirrored", "labels_at"}  # how rows are placed
 
 T = TypeVar("T")
 
@@ -45,7 +47,8 @@ class Partition:
     Without `silos`: those of `columns`, one for each cell of `grid`, one for each block of a set of
     several blocks (named after them in "views"), else two. Without `vertical`: "columns" or "grid"
     where those are given, else "views" for several blocks, "halves" for images, "contiguous" for
-    the rest. "sizes" and "key" themselves say how many clients there are.
+    the rest. "sizes" and "key" themselves say how many clients there are. With `views` there is one
+    silo, and what would be the silos' parts are its clients' views.
     """
 
     silos: Annotated[
@@ -73,14 +76,40 @@ class Partition:
     key: Annotated[str | None, "of `key`: one of the set's keys"] = None
     mirrored: Annotated[bool, "the same rows at client k of every silo"] = False
     labels_at: Annotated[str | list[str] | None, "the silos that hold labels; none: all"] = None
+    views: Annotated[
+        dict[str, list[int]] | None,
+        "client -> the views that it holds, by number: one silo, whose clients see things from "
+        "different sides (HyFEM)",
+    ] = None
+    classes: Annotated[
+        dict[str, list[int]] | None, "with `views`: client -> its classes, by number; none: all"
+    ] = None
+    overlap: Annotated[
+        bool, "with `views`: a class of several clients is whole at each, or dealt out to them"
+    ] = True
     seed: Annotated[int, "of what is drawn here"] = 0
 
     def place(self, data: Dataset) -> Federated:
         """Draw it, and apply it."""
-        return place(data, self.cut(data))
+        if self.views is None:
+            return place(data, self.cut(data))
+        parts = self._cut_columns(data)
+        blocks = {name: vertical.features(data, name, mine) for name, mine in parts.items()}
+        classes = self.classes or {name: list(range(data.outputs)) for name in self.views}
+        data = replace(data, blocks=blocks, columns={})
+        return class_view_cut(data, classes, self.views, overlap=self.overlap)
 
     def cut(self, data: Dataset) -> Cut:
         """Draw it."""
+        if self.views is not None:
+            raise SettingError("views: clients hold copies of rows, and no cut says that; place it")
+        parts = self._cut_columns(data)
+        silos = tuple(parts)
+        clients, owner = self._rows(data, silos)
+        return Cut(data.name, sum_of_ids(data), parts, clients, owner, self._labelled(silos))
+
+    def _cut_columns(self, data: Dataset) -> Parts:
+        """Which part of a row each silo has; parts that cannot be are refused."""
         if data.test.all():
             raise DataError(f"data set {data.name} has no training rows")
         how = self._vertical(data)
@@ -90,8 +119,7 @@ class Partition:
         first = data.rows(np.arange(1))
         for silo in silos:
             vertical.features(first, silo, parts[silo])  # can its parts be joined?
-        clients, owner = self._rows(data, silos)
-        return Cut(data.name, sum_of_ids(data), parts, clients, owner, self._labelled(silos))
+        return parts
 
     def _labelled(self, silos: tuple[str, ...]) -> tuple[str, ...]:
         """The silos that hold labels, in order."""
@@ -119,6 +147,13 @@ class Partition:
     def _check(self, how: Vertical) -> None:
         """Settings that say something about another choice than the one made."""
         _known("horizontal", self.horizontal, get_args(Horizontal))
+        said = {f.name for f in fields(self) if getattr(self, f.name) != f.default}
+        if self.views is None and (alone := sorted(said & {"classes", "overlap"})):
+            raise SettingError(f"{alone[0]} is for clients with different views: say `views`, too")
+        if self.views is not None and (odd := sorted(said & ROWS)):
+            raise SettingError(
+                f"{odd[0]}: with `views`, rows go by class to the clients named there; leave it out"
+            )
         if self.columns is not None and how not in ("columns", "views"):
             raise SettingError(f"columns are for vertical = 'columns' or 'views', not {how!r}")
         if self.grid is not None and how != "grid":

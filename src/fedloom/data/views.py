@@ -60,7 +60,7 @@ def class_view_cut(
     if set(classes) != set(views) or not views:
         raise SettingError("classes and views must be given for the same clients, one at least")
     check_lists("classes", classes, data.outputs)
-    check_lists("views", views, x.shape[1])
+    check_held(views, list(views), x.shape[1])
     train, labels = np.flatnonzero(~data.test), data.y.numpy()
     held: dict[str, list[int]] = {name: [] for name in views}
     for each in range(data.outputs):

@@ -25,6 +25,7 @@ ALGORITHMS = {
     "fedbcd": "FedBCD",
     "splitnn": "SplitNN",
     "splitnn-u": "U-shaped SplitNN",
+    "splitnn-async": "asynchronous SplitNN",
     "vafl": "VAFL",
     "hyfem-avg": "HyFEM-Avg",
     "hyfem-prox": "HyFEM-Prox",
