@@ -18,8 +18,16 @@ REGISTERED = [
     for name in algorithms
     for number, example in enumerate(algorithms[name].examples())
 ]
+# An algorithm's first example takes every check; of its other settings, those here are checked each
+# time and the rest with `make slow`.
+ALWAYS = {"engines_agree", "parties_alone", "ledgers", "resuming"}
 CASES = [
-    pytest.param(example, check, id=f"{name}-{number}-{word}")
+    pytest.param(
+        example,
+        check,
+        id=f"{name}-{number}-{word}",
+        marks=[] if number == 0 or word in ALWAYS else [pytest.mark.slow],
+    )
     for name, number, example in THIRD_PARTY + REGISTERED
     for word, check in CHECKS.items()
     if word != "twins" or number == 0  # an algorithm's twins are the same for all its examples

@@ -367,7 +367,7 @@ def test_divergence_stops_the_run_and_keeps_the_last_good_state(engine):
     with pytest.raises(NotFiniteError, match=r"round 0: NaN or infinity in update from client a/0"):
         run.fit(5)
     assert run.round == 0
-    calm = Run(TDCD(lr=1.2, batch=20, local_steps=3), learn, rows, engine=engine)
+    calm = Run(TDCD(lr=3.0, batch=20, local_steps=3), learn, rows, engine=engine)
     with pytest.raises(NotFiniteError, match=r"from client [ab]/\d"):
         calm.fit(2000)
     assert calm.round > 0

@@ -185,12 +185,12 @@ class TestStragglers:
         assert (time.perf_counter() - begun) / 20 < 0.1
 
 
-def everything():
-    """Every registered algorithm's examples."""
-    return [example for name in algorithms for example in algorithms[name].examples()]
+def everything(first=None):
+    """Every registered algorithm's examples, or the first few of each."""
+    return [example for name in algorithms for example in algorithms[name].examples()[:first]]
 
 
-@pytest.mark.parametrize("algorithm", everything(), ids=str)
+@pytest.mark.parametrize("algorithm", everything(2), ids=str)
 def test_engines_keep_the_same_time(algorithm):
     found, network = [], UNEVEN_ASH if algorithm.one_silo else UNEVEN
     if algorithm.sample() is not None:  # of other silos

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..algorithms.stepsize import RULES
+from ..privacy import Privacy
 from . import sections
 from .catalogue import catalogue, told
 from .fields import Field, fields_of
@@ -61,6 +62,8 @@ def _parts() -> Iterator[str]:
     for name, rule in RULES.items():
         yield f"**`{name}`**: {about(rule)}\n"
         yield _table(fields_of(rule))
+    yield "`[algorithm.privacy]`: see [Privacy](privacy.md).\n"
+    yield _table(fields_of(Privacy))
     for name, kind in (("engine", Engine), ("network", None)):
         fields = sections.network_fields() if kind is None else fields_of(kind)
         words = "Links and speeds, for the virtual clock." if kind is None else about(kind)
