@@ -18,7 +18,7 @@ from .data.cut import Cut, place
 from .data.federated import Federated
 from .data.tables import read_tables
 from .errors import DataError, InputError, SettingError
-from .federation.schedule import Drawn, Everyone
+from .federation.schedule import Drawn, Everyone, Recorded, Schedule
 from .models.task import Task
 from .run import Run
 
@@ -59,7 +59,6 @@ def build_run(
 ) -> Run:
     """A run that has not begun; `algorithm` in place of the file's own."""
     engine, own = file.engine, algorithm or file.algorithm
-    everyone = engine.presence == 1
     if isinstance(own, HyFEMAvg) and own.views is None:
         own = replace(own, views=file.partition.views)
     if own.needs_server:
@@ -70,12 +69,26 @@ def build_run(
         data,
         seed=engine.seed,
         engine=engine.name,
-        schedule=Everyone() if everyone else Drawn(engine.presence, seed=engine.seed),
+        schedule=_schedule(file),
         precision=engine.precision,
         device=engine.device,
         chunk=engine.chunk,
         network=file.network,
     )
+
+
+def _schedule(file: RunFile) -> Schedule:
+    engine = file.engine
+    if engine.replay is None:
+        return Everyone() if engine.presence == 1 else Drawn(engine.presence, seed=engine.seed)
+    if engine.presence != 1:
+        raise SettingError("engine: replay says who is there; leave out presence")
+    found = Recorded.read(Path(engine.replay))
+    if found.rounds < file.rounds:
+        raise SettingError(
+            f"engine: {engine.replay} has {found.rounds} rounds, {file.rounds} are asked for"
+        )
+    return found
 
 
 def build_parts(file: RunFile, data: Federated) -> dict[str, Run]:

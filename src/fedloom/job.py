@@ -1,7 +1,7 @@
 """A run in a folder: records, checkpoints, report; it can be stopped, killed and resumed.
 
-    run.toml  manifest.json  partition.json  records.jsonl  ledger.json  checkpoint.safetensors
-    model/  baselines/NAME/{records.jsonl, ledger.json, checkpoint.safetensors}  report.html
+    run.toml  manifest.json  partition.json  records.jsonl  ledger.json  schedule.json
+    checkpoint.safetensors  model/  report.html  baselines/NAME/{records.jsonl, ledger.json, ...}
 
 Every part (the run itself, each baseline) trains to its end before the next begins. A part that was
 stopped goes on from its checkpoint, and its records are then those of an uninterrupted run: rounds
@@ -237,3 +237,4 @@ class Part:
             for line, (n, size) in self.run.ledger.lines().items()
         ]
         write_json(self.folder / "ledger.json", {"rounds": self.run.round, "lines": lines})
+        write_json(self.folder / "schedule.json", self.run.record.to_json())

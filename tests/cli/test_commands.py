@@ -243,3 +243,27 @@ def test_lone_silos_beside_each_other(fedloom, run_file, tmp_path):
     assert code == 0, err
     both = records(tmp_path / "a"), records(tmp_path / "a" / "baselines" / "no-exchange")
     assert both[0] == both[1]  # the same algorithm under two names
+
+
+def test_an_order_of_visits_is_written_and_replayed(fedloom, run_file, tmp_path):
+    """The order that a network gave, without that network and in the other engine."""
+    short = ("--set", "algorithm.name=vafl", "--set", "algorithm.rounds=4")
+    first, again = tmp_path / "first", tmp_path / "again"
+    late = ("--set", "network.sleep=random", "--set", "network.rate=0.05")
+    assert fedloom("run", run_file, "--out", first, "--quiet", *short, *late)[0] == 0
+    visits = json.loads((first / "schedule.json").read_text())["visits"]
+    assert len(visits) == 4
+    replay = ("--set", f"engine.replay={first / 'schedule.json'}", "--set", "engine.name=reference")
+    assert fedloom("run", run_file, "--out", again, "--quiet", *short, *replay)[0] == 0
+    assert json.loads((again / "schedule.json").read_text())["visits"] == visits
+    losses = [[r["train_loss"] for r in records(folder)] for folder in (first, again)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)  # single precision
+    assert (first / "figures" / "delays.png").is_file()
+    more = ("--set", "algorithm.rounds=5")
+    code, _, err = fedloom("check", run_file, *short, *more, *replay)
+    assert code == 2
+    assert "has 4 rounds, 5 are asked for" in err
+    (tmp_path / "no.json").write_text("[1]")
+    code, _, err = fedloom("check", run_file, "--set", f"engine.replay={tmp_path / 'no.json'}")
+    assert code == 3
+    assert "is no recorded schedule" in err

@@ -171,8 +171,8 @@ class Algorithm(ABC):
     def blocks(self, fed: Fabric, state: Any) -> dict[str, Theta]:
         """The blocks that the hubs hosted here can export (Remark 1)."""
 
-    def notes(self, fed: Fabric, state: Any) -> dict[str, float]:
-        """Numbers about the run so far that its records carry along."""
+    def notes(self, fed: Fabric, state: Any) -> dict[str, Any]:
+        """What else is to be said of the run so far, in its records: numbers and lists of them."""
         return {}
 
     @abstractmethod

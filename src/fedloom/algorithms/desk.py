@@ -4,7 +4,7 @@ when it came, the labels, and the master's own model theta_0. Pure functions of 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -122,8 +122,9 @@ def total_loss(
     return torch.where(mask, part.loss.rows(scores, y), 0.0).sum()
 
 
-def summary(desk: Desk) -> dict[str, float]:
-    """The delays in a few numbers; of the last, open bin only its beginning is known."""
+def summary(desk: Desk) -> dict[str, Any]:
+    """The delays in a few numbers, and how many there were of each; of the last, open bin only its
+    beginning is known."""
     counts = desk.delays.double().cpu()
     total = float(counts.sum())
     if total == 0:
@@ -135,4 +136,5 @@ def summary(desk: Desk) -> dict[str, float]:
         "delay_95": float((share < 0.95).sum()),
         "delay_max": float(counts.nonzero().max()),
         "recalls": float(desk.calls),
+        "delays": counts[: int(counts.nonzero().max()) + 1].long().tolist(),
     }

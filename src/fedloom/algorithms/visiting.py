@@ -308,7 +308,7 @@ class Visiting(Releasing):
     def bill(self, facts: Facts) -> Bill:
         return visit_bill(self, facts)
 
-    def notes(self, fed: Fabric, state: VisitState) -> dict[str, float]:
+    def notes(self, fed: Fabric, state: VisitState) -> dict[str, Any]:
         """How old the other silos' embeddings were when they were used, in turns."""
         desks = list(fed.read(state.desk).values())
         return table.summary(desks[0]) if desks else {}

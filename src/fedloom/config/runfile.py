@@ -32,7 +32,7 @@ SECTIONS = (
     "evaluation",
     "output",
 )
-PATHS = (("data", "folder"), ("data", "salt_file"), ("partition", "file"))
+PATHS = (("data", "folder"), ("data", "salt_file"), ("partition", "file"), ("engine", "replay"))
 
 
 @dataclass(frozen=True)

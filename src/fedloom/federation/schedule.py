@@ -8,14 +8,16 @@ an asynchronous algorithm; the record alone replays the run.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import SettingError, nearest
+from ..errors import DataError, SettingError, nearest
 from ..rng import Streams
 
 Bools = npt.NDArray[np.bool_]
@@ -159,6 +161,14 @@ class Recorded:
                     f"schedule: round {round} has a visit of silo {silo!r}, which is not there"
                     f"{nearest(str(silo), clients)}"
                 )
+
+    @staticmethod
+    def read(path: Path) -> Recorded:
+        """From a file; refuse what is none."""
+        try:
+            return Recorded.from_json(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
+            raise DataError(f"{path} is no recorded schedule: {problem!r}") from None
 
     @staticmethod
     def merged(records: Iterable[Recorded]) -> Recorded:

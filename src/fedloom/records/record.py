@@ -34,7 +34,7 @@ class Record:
     train_loss: float
     metrics: Metrics
     by_silo: Mapping[str, Metrics] | None = None
-    notes: Mapping[str, float] | None = None
+    notes: Mapping[str, Any] | None = None
     privacy: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:

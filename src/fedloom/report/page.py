@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..privacy import ASSUMED, in_words
-from . import bill, style, words
+from . import bars, bill, style, words
 from .curves import Axis, close_up, panels
 from .folder import RunFolder, read_run
 
@@ -30,7 +30,7 @@ def write_report(folder: Path) -> Path:
 
 def figures(run: RunFolder, folder: Path) -> dict[str, str]:
     """Draw what there is to draw: {name: the PNG as a data URI}; PNGs of an earlier report go."""
-    for name in ("metric", "end", "metrics", "loss", "holdings", "ledger", "parts"):
+    for name in ("metric", "end", "metrics", "loss", "holdings", "ledger", "parts", "delays"):
         (folder / f"{name}.png").unlink(missing_ok=True)
     named = {words.part_name(part): records for part, records in run.records.items()}
     drawn: dict[str, Figure | None] = {}
@@ -47,6 +47,8 @@ def figures(run: RunFolder, folder: Path) -> dict[str, str]:
         drawn["holdings"] = holdings(dict(run.data))
     if run.main in run.ledgers:
         drawn["ledger"] = bill.bill(run.ledgers[run.main])
+    if old := delays(run):
+        drawn["delays"] = bars.histogram(old, "age of an embedding, in turns of the master")
     if len(run.ledgers) > 1:
         drawn["parts"] = bill.bills({words.part_name(p): v for p, v in run.ledgers.items()})
     return {
@@ -77,6 +79,7 @@ def render(run: RunFolder, images: Mapping[str, str]) -> str:
             metrics=[words.metric_name(metric) for metric in run.metrics],
             values=values(run),
             privacy=privacy(run),
+            notes=(run.records.get(run.main) or [{}])[-1].get("notes") or {},
             silos=silos(run.data),
             bills={words.part_name(part): _bill(ledger) for part, ledger in run.ledgers.items()},
             images=images,
@@ -95,6 +98,12 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+
+
+def delays(run: RunFolder) -> list[int]:
+    """How many embeddings were 0, 1, 2, ... turns old when the master worked with them."""
+    records = run.records.get(run.main) or []
+    return (records[-1].get("notes") or {}).get("delays") or [] if records else []
 
 
 def privacy(run: RunFolder) -> list[str]:
