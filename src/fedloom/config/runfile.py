@@ -32,7 +32,7 @@ SECTIONS = (
     "evaluation",
     "output",
 )
-PATHS = (("data", "folder"), ("data", "salt_file"), ("partition", "file"), ("engine", "replay"))
+PATHS = (("data", "folder"), ("data", "salt_file"), ("partition", "file"), ("engine", "schedule"))
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ class Engine:
     presence: Annotated[float, "the share of clients present in a round, drawn anew each round"] = (
         1.0
     )
-    replay: Annotated[
+    schedule: Annotated[
         str | None,
         "schedule.json of another run: who is there, and who visits a master when, as then",
     ] = None
