@@ -53,18 +53,14 @@ class Case:
 
     def run(self, placement: Placement | None = None, **options: Any) -> Run:
         """A run that has warmed up."""
-        rule = TDCD(
-            local_steps=self.steps, lr=self.lr, batch=self.batch, weighting=self.weighting
-        )
+        rule = TDCD(local_steps=self.steps, lr=self.lr, batch=self.batch, weighting=self.weighting)
         return Run(rule, self.task(), placement or self.placement(), device=self.device, **options)
 
     def with_(self, **changes: Any) -> Case:
         return replace(self, **changes)
 
 
-RIDGE = Case(
-    "ridge", 4, 50, 1000, (20,), linear(20), "squared", wanted="2.0", wanted_loop="10"
-)
+RIDGE = Case("ridge", 4, 50, 1000, (20,), linear(20), "squared", wanted="2.0", wanted_loop="10")
 MLP = Case(
     "MLP 20-32-10", 4, 50, 2000, (20,), mlp(20, [32], 10), "cross-entropy", 10,
     wanted="1.6", wanted_loop="8",

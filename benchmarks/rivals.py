@@ -104,9 +104,9 @@ class Rivals:
 def by_hand(case: Case, run: Run) -> Callable[[], None]:
     """Rounds of ridge regression over [silos, clients, rows, columns]: rows drawn and padded anew
     each round, means over clients, and nothing else."""
-    x = torch.stack([x for x in run.placement.x.values()])
+    x = torch.stack(list(run.placement.x.values()))
     y = run.placement.labels().float()
-    owner = torch.stack([owner for owner in run.placement.owner.values()])
+    owner = torch.stack(list(run.placement.owner.values()))
     theta = torch.zeros(case.silos, case.shape[0], 1)
     bias = torch.zeros(case.silos, 1, 1)
     clients, silos = torch.arange(case.clients), torch.arange(case.silos)[:, None, None]

@@ -14,7 +14,9 @@ HEADER = [
 ]
 
 
-def measure(case: Case, seconds: float, compiled: bool = True, loop: bool = True) -> dict[str, float]:
+def measure(
+    case: Case, seconds: float, compiled: bool = True, loop: bool = True
+) -> dict[str, float]:
     run = case.run()
     rivals = Rivals(case, run)
     calls = {"fedloom": rounds_of(run), "eager": rivals.floor()}
