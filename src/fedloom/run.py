@@ -20,6 +20,7 @@ from .algorithms.base import Algorithm, Facts
 from .data.federated import Federated, cut_first
 from .data.placement import Placement
 from .engines.party import PartyEngine
+from .engines.replay import CALLS
 from .engines.stacked import StackedEngine
 from .engines.waits import Waits
 from .errors import ModelError, SettingError, nearest
@@ -94,6 +95,7 @@ class Run:
         precision: Precision = "float32",
         device: str = "cpu",
         chunk: int | None = None,
+        replay: int | None = CALLS,
         network: Network | None = None,
     ):
         if precision not in ("float32", "float64"):
@@ -107,7 +109,8 @@ class Run:
         self.shapes = task.shapes(placement, getattr(torch, precision))
         algorithm.check(task, placement)
         self._options: dict[str, Any] = {"seed": seed, "device": _device(device)}
-        self._kind, self._chunk = engine, chunk
+        self._kind = engine
+        self._stacked: dict[str, Any] = {"chunk": chunk, "replay": replay}
         self.schedule = schedule or Everyone()
         self.schedule.check(placement.topology.clients)
         self.network = network
@@ -123,7 +126,8 @@ class Run:
     def engine(self, placement: Placement, schedule: Schedule) -> Fabric:
         options = {**self._options, "schedule": schedule}
         if self._kind == "stacked":
-            return StackedEngine(self.task, self.shapes, placement, chunk=self._chunk, **options)
+            options |= self._stacked
+            return StackedEngine(self.task, self.shapes, placement, **options)
         if self._kind == "reference":
             return reference(self.task, self.shapes, placement, **options)
         raise SettingError(f"engine must be stacked or reference, not {self._kind!r}")

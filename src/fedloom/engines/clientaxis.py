@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import wraps
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ from ..federation.local import Local, giving_tensors
 from ..federation.placed import AtClients, Batch, RowMap, Rows
 from ..federation.schedule import Bools
 from ..rng import Ints
+from .replay import Player
 
 Call = Callable[[Local, str, Sequence[Any]], Any]
 
@@ -145,8 +147,10 @@ def together(shapes: Sequence[Ints | None]) -> Ints | None:
 class Mapped(Lazy):
     """Local work on lazy values. What depends on no client is computed once for all."""
 
-    def __init__(self, call: Call, f: Local, values: Sequence[Lazy], silos: Sequence[str]):
-        self._call, self._f, self._values = call, giving_tensors(f), values
+    def __init__(
+        self, call: Call, play: Player, f: Local, values: Sequence[Lazy], silos: Sequence[str]
+    ):
+        self._call, self._play, self._f, self._values = call, play, f, values
         self.has = {
             silo: np.logical_and.reduce([value.has[silo] for value in values]) for silo in silos
         }
@@ -158,14 +162,29 @@ class Mapped(Lazy):
         args = [value.value(chunk) for value in self._values]
         trees = [arg.tree for arg in args]
         where = f"clients of {chunk.silo}"
-        if not any(arg.stacked for arg in args):
-            return Value(self._call(self._f, where, trees), False)
+        stacked = tuple(arg.stacked for arg in args)
+        if not any(stacked):
+            return Value(self._call(giving_tensors(self._f), where, trees), False)
         count = len(chunk.places)
         if count > 1 and not any(getattr(arg, "loop_only", False) for arg in trees):
-            dims = tuple(tree.axes(arg.tree, 0 if arg.stacked else None) for arg in args)
-            return Value(self._call(vmap(self._f, in_dims=dims), where, trees), True)
+            return Value(self._call(self._together(stacked), where, trees), True)
         each = zip(*(arg.each(count) for arg in args), strict=True)
-        return Value(_stack([self._call(self._f, where, mine) for mine in each]), True)
+        return Value(_stack([self._call(self._alone(), where, mine) for mine in each]), True)
+
+    def _together(self, stacked: tuple[bool, ...]) -> Local:
+        """f for all clients of a chunk at once."""
+        f = giving_tensors(self._f)
+
+        def mapped(*trees: Any) -> Any:
+            along = (0 if axis else None for axis in stacked)
+            return vmap(f, in_dims=tuple(map(tree.axes, trees, along)))(*trees)
+
+        return wraps(f)(lambda *trees: self._play((self._f, stacked), mapped, trees))
+
+    def _alone(self) -> Local:
+        """f for one client by itself."""
+        f = giving_tensors(self._f)
+        return wraps(f)(lambda *trees: self._play((self._f, None), f, trees))
 
 
 class Segments(RowMap):

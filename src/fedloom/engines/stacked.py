@@ -38,6 +38,7 @@ from .clientaxis import (
     stacked_by_shape,
     together,
 )
+from .replay import CALLS, Player
 
 
 class StackedEngine(Fabric):
@@ -53,6 +54,7 @@ class StackedEngine(Fabric):
         schedule: Schedule,
         chunk: int | None = None,
         padding: int = 0,
+        replay: int | None = CALLS,
         device: torch.device | str = "cpu",
     ):
         topology = placement.topology
@@ -68,6 +70,7 @@ class StackedEngine(Fabric):
             device=torch.device(device),
         )
         self._chunk, self._padding = chunk, padding
+        self._player = Player(replay)
         self._names = topology.clients
         self._count = {silo: len(names) for silo, names in topology.clients.items()}
         self._all = {silo: np.ones(count, dtype=bool) for silo, count in self._count.items()}
@@ -157,7 +160,7 @@ class StackedEngine(Fabric):
         check_local(f)
         args = [self._lazy(value, name_of(f)) for value in values or [self.known(None)]]
         f = f if values else _of_nothing(f)
-        return Mapped(self._call, f, args, self.scope)
+        return Mapped(self._call, self._player, f, args, self.scope)
 
     def hold(self, value: AtClients[Any]) -> AtClients[Any]:
         lazy = self._lazy(value, "hold")
