@@ -74,6 +74,10 @@ class Lazy(AtClients):
         cannot share a chunk. None where all are alike."""
         return None
 
+    def widths(self, silo: str) -> Ints | None:
+        """How many rows each client's value has; None where it has none."""
+        return None
+
     def value(self, chunk: Chunk) -> Value:
         if id(self) not in chunk.memo:
             chunk.memo[id(self)] = self._compute(chunk)
@@ -144,6 +148,12 @@ def together(shapes: Sequence[Ints | None]) -> Ints | None:
     return np.unique(np.stack(known), axis=1, return_inverse=True)[1].reshape(-1)
 
 
+def widest(widths: Sequence[Ints | None]) -> Ints | None:
+    """The largest number of rows of each client."""
+    known = [mine for mine in widths if mine is not None]
+    return np.maximum.reduce(known) if known else None
+
+
 class Mapped(Lazy):
     """Local work on lazy values. What depends on no client is computed once for all."""
 
@@ -158,6 +168,9 @@ class Mapped(Lazy):
     def shapes(self, silo: str) -> Ints | None:
         return together([value.shapes(silo) for value in self._values])
 
+    def widths(self, silo: str) -> Ints | None:
+        return widest([value.widths(silo) for value in self._values])
+
     def _compute(self, chunk: Chunk) -> Value:
         args = [value.value(chunk) for value in self._values]
         trees = [arg.tree for arg in args]
@@ -166,10 +179,12 @@ class Mapped(Lazy):
         if not any(stacked):
             return Value(self._call(giving_tensors(self._f), where, trees), False)
         count = len(chunk.places)
-        if count > 1 and not any(getattr(arg, "loop_only", False) for arg in trees):
+        loop = any(getattr(arg, "loop_only", False) for arg in trees)
+        if count > 1 and not loop:
             return Value(self._call(self._together(stacked), where, trees), True)
         each = zip(*(arg.each(count) for arg in args), strict=True)
-        return Value(_stack([self._call(self._alone(), where, mine) for mine in each]), True)
+        alone = giving_tensors(self._f) if loop else self._alone()
+        return Value(_stack([self._call(alone, where, mine) for mine in each]), True)
 
     def _together(self, stacked: tuple[bool, ...]) -> Local:
         """f for all clients of a chunk at once."""
@@ -205,6 +220,7 @@ class Segments(RowMap):
         self.ids = ids.flatten().to(device)
         self._lead = tuple(ids.shape[:-1])
         self._padding, self._device = padding, device
+        self._known: dict[tuple[str, bytes], tuple[Tensor, Tensor]] = {}
         steps = ids.shape[0] if self._lead else 1
         step = np.repeat(np.arange(steps), ids.shape[-1])
         rows = ids.flatten().numpy()
@@ -222,7 +238,18 @@ class Segments(RowMap):
         """How many rows each client has here."""
         return self._counts[silo].sum(1)
 
+    def widths(self, silo: str) -> Ints:
+        """How many rows each client has in one step, at most."""
+        return self._counts[silo].max(1)
+
     def positions(self, chunk: Chunk) -> tuple[Tensor, Tensor]:
+        """As computed before for these clients, or now."""
+        key = (chunk.silo, chunk.places.tobytes())
+        if key not in self._known:
+            self._known[key] = self._positions(chunk)
+        return self._known[key]
+
+    def _positions(self, chunk: Chunk) -> tuple[Tensor, Tensor]:
         """[c, b] or [c, Q, b] positions, and which of them are real. There is at least one column;
         padding points at a real row, never at zeros, whose gradients may not be finite."""
         counts = self._counts[chunk.silo][chunk.places][..., None]
@@ -262,6 +289,9 @@ class Taken(Lazy):
     ):
         self._x, self._y, self._where, self.has = x, y, where, has
 
+    def widths(self, silo: str) -> Ints:
+        return self._where.widths(silo)
+
     def _compute(self, chunk: Chunk) -> Value:
         slots, mask = self._where.positions(chunk)
         rows, y = self._where.ids[slots], self._y[chunk.silo]
@@ -273,6 +303,9 @@ class Scattered(Lazy):
 
     def __init__(self, rows: Mapping[str, Rows], where: Segments, has: Mapping[str, Bools]):
         self._rows, self._where, self.has = rows, where, has
+
+    def widths(self, silo: str) -> Ints:
+        return self._where.widths(silo)
 
     def _compute(self, chunk: Chunk) -> Value:
         slots, mask = self._where.positions(chunk)

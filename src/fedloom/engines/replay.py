@@ -11,6 +11,7 @@ sizes that the list does not hold for, and functions that cannot be traced, are 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
@@ -79,7 +80,7 @@ class Player:
         if entry.tries:
             entry.calls += 1 if time.perf_counter() - began < SLOW else 0
             _note(entry, sizes)
-            if entry.calls > self._after:
+            if entry.calls > self._after and threading.current_thread() is threading.main_thread():
                 _trace(entry, f, tensors, form)
         return result
 

@@ -2,7 +2,7 @@
 
 A verb that goes up forces lazy client values chunk by chunk over the clients that answer, and adds
 up as it goes: local work and the mean are one pass, and the copies of N x K models are never
-resident. chunk = 1 is a loop over clients, chunk = None runs all of a silo at once.
+resident. chunk = 1 is a loop over clients; how many run at once without it, chunks.py says.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from ..federation.schedule import Bools, Moment, Schedule
 from ..federation.topology import Client, title
 from ..models.task import Shapes, Task
 from ..rng import Ints
+from .chunks import Cost
 from .clientaxis import (
     Chunk,
     Lazy,
@@ -37,12 +38,15 @@ from .clientaxis import (
     Taken,
     stacked_by_shape,
     together,
+    widest,
 )
 from .replay import CALLS, Player
+from .threads import ahead
 
 
 class StackedEngine(Fabric):
-    """`chunk`: how many clients run at once (None: all of a silo)."""
+    """`chunk`: how many clients run at once (None: by their size). `replay`: after how many calls
+    local work is traced (None: never)."""
 
     def __init__(
         self,
@@ -69,7 +73,8 @@ class StackedEngine(Fabric):
             schedule=schedule,
             device=torch.device(device),
         )
-        self._chunk, self._padding = chunk, padding
+        self._padding = padding
+        self._cost = {silo: Cost.of(part, chunk) for silo, part in self.part.values.items()}
         self._player = Player(replay)
         self._names = topology.clients
         self._count = {silo: len(names) for silo, names in topology.clients.items()}
@@ -341,16 +346,24 @@ class StackedEngine(Fabric):
     # Chunks
 
     def _chunks(self, silo: str, there: Bools, *lazy: Lazy | None) -> Iterator[Chunk]:
-        """The clients, at most `chunk` at a time, never two of different shapes together."""
-        places = np.flatnonzero(there)
-        shapes = together([value.shapes(silo) for value in lazy if value is not None])
+        """The clients in chunks, never two of different shapes together. What is heavy to compute
+        is computed ahead, by as many threads as torch has."""
+        values = [value for value in lazy if value is not None]
+        places, cost = np.flatnonzero(there), self._cost[silo]
+        shapes = together([value.shapes(silo) for value in values])
+        widths = widest([value.widths(silo) for value in values])
         groups = [places]
         if shapes is not None:
             groups = [places[shapes[places] == kind] for kind in np.unique(shapes[places])]
-        for group in groups:
-            step = self._chunk or max(1, len(group))
-            for start in range(0, len(group), step):
-                yield Chunk(silo, group[start : start + step])
+        cuts = [
+            cut
+            for group in groups
+            for cut in cost.cut(group, None if widths is None else widths[group])
+        ]
+        chunks = (Chunk(silo, cut) for cut in cuts)
+        if len(cuts) > 1 and self.device.type == "cpu" and cost.heavy(cuts[0], widths):
+            return ahead(chunks, lambda chunk: [value.value(chunk) for value in values])
+        return chunks
 
     def _one_by_one(self, silo: str, there: Bools) -> Iterator[Chunk]:
         return (Chunk(silo, np.array([place])) for place in np.flatnonzero(there))
