@@ -12,6 +12,7 @@ import copy
 from collections.abc import Callable, Iterator
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedloom.models.task import Part
@@ -22,19 +23,26 @@ from .cases import Case
 Precise = Callable[[], contextlib.AbstractContextManager[object]]
 
 
+LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "Squared": lambda z, y: 0.5 * F.mse_loss(z, y.reshape(z.shape)),
+    "BinaryCrossEntropy": lambda z, y: F.binary_cross_entropy_with_logits(z.squeeze(-1), y),
+    "CrossEntropy": F.cross_entropy,
+}
+
+
 class Silo(nn.Module):
     """One silo's block (and its replica of the head), and its loss given the other silos' part."""
 
     def __init__(self, part: Part):
         super().__init__()
-        self.part = part
+        self.part, self.loss = part, LOSSES[type(part.loss).__name__]
         self.block = copy.deepcopy(part.block.module)
         self.top = None if part.head is None else copy.deepcopy(part.head.module)
 
     def forward(self, x: Tensor, y: Tensor, rest: Tensor) -> Tensor:
         joint = self.part.place(self.block(x)) + rest
         scores = joint if self.top is None else self.top(joint)
-        return self.part.loss.rows(scores, y).mean()
+        return self.loss(scores, y)
 
 
 class Rivals:

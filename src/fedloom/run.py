@@ -376,8 +376,7 @@ def _maker(source: Any) -> Maker | None:
 
 def _names(value: Any) -> Any:
     """Structure and shapes, whatever the precision."""
-    spec, shapes = tree.signature(tree.map_tensors(lambda a: a.double(), value))
-    return spec, shapes
+    return tree.signature(tree.map_tensors(lambda a: a.double(), value))
 
 
 def _device(name: str) -> torch.device:

@@ -99,7 +99,7 @@ def leaves(tree: Tree) -> list[Any]:
 
 
 def tensors(tree: Tree) -> list[Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
+    return apart(tree)[0]
 
 
 def named(tree: Tree) -> dict[str, Tensor]:
@@ -126,7 +126,13 @@ def nbytes(tree: Tree) -> int:
 
 
 def is_finite(tree: Tree) -> bool:
-    return all(bool(torch.isfinite(a).all()) for a in tensors(tree) if a.is_floating_point())
+    """Whether no number is NaN or infinite. A sum of finite numbers is finite, unless it is too
+    large: only then is every number looked at."""
+    real = [a for a in tensors(tree) if a.is_floating_point()]
+    sums = [a.sum(dtype=torch.float64) for a in real]
+    if not sums or bool(torch.isfinite(sums[0] if len(sums) == 1 else torch.stack(sums)).all()):
+        return True
+    return all(bool(torch.isfinite(a).all()) for a in real)
 
 
 def copy(tree: Tree) -> Tree:
@@ -153,11 +159,13 @@ def divided(total: Tree, by: float, like: Tree) -> Tree:
 
 def signature(tree: Tree) -> tuple[Any, ...]:
     """Structure, shapes and dtypes: equal for trees that can be stacked."""
-    leaves, spec = pytree.tree_flatten(tree)
-    shapes = tuple(
-        (tuple(a.shape), a.dtype) if isinstance(a, Tensor) else type(a).__name__ for a in leaves
-    )
-    return (str(spec), shapes)
+    if isinstance(tree, Tensor):
+        return (tuple(tree.shape), tree.dtype)
+    if isinstance(tree, dict):
+        return ("dict", tuple(tree), tuple([signature(a) for a in tree.values()]))
+    if isinstance(tree, tuple | list):
+        return (type(tree).__name__, tuple([signature(a) for a in tree]))
+    return (type(tree).__name__,)
 
 
 def largest_difference(first: Tree, second: Tree) -> float:

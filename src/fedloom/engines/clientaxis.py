@@ -26,6 +26,7 @@ from ..federation.schedule import Bools
 from ..rng import Ints
 from .replay import Player
 
+KEPT = 2**22  # bytes of a chunk's rows that are not worth taking twice
 Call = Callable[[Local, str, Sequence[Any]], Any]
 
 
@@ -40,6 +41,10 @@ class Value(NamedTuple):
         if not self.stacked:
             return [self.tree] * count
         return [tree.map_tensors(lambda a, i=i: a[i], self.tree) for i in range(count)]
+
+    def numbers(self, count: int) -> Tensor:
+        """One number a client, [c]."""
+        return self.tree if self.stacked else self.tree.expand(count)
 
     def sum(self, weights: Tensor | None, count: int) -> Any:
         """Weighted sum over the clients, in double precision."""
@@ -288,14 +293,21 @@ class Taken(Lazy):
         has: Mapping[str, Bools],
     ):
         self._x, self._y, self._where, self.has = x, y, where, has
+        self._kept: dict[tuple[str, bytes], Value] = {}
 
     def widths(self, silo: str) -> Ints:
         return self._where.widths(silo)
 
     def _compute(self, chunk: Chunk) -> Value:
+        key = (chunk.silo, chunk.places.tobytes())
+        if key in self._kept:  # a round takes the rows of its minibatch more than once
+            return self._kept[key]
         slots, mask = self._where.positions(chunk)
         rows, y = self._where.ids[slots], self._y[chunk.silo]
-        return Value(Batch(self._x[chunk.silo][rows], None if y is None else y[rows], mask), True)
+        batch = Batch(self._x[chunk.silo][rows], None if y is None else y[rows], mask)
+        if tree.nbytes(batch) < KEPT:
+            self._kept[key] = Value(batch, True)
+        return Value(batch, True)
 
 
 class Scattered(Lazy):

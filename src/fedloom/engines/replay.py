@@ -24,6 +24,7 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import (
+    SYMPY_INTERP,
     DimDynamic,
     ShapeEnv,
     StatelessSymbolicContext,
@@ -126,7 +127,13 @@ def _trace(entry: Entry, f: Callable[..., Any], tensors: Sequence[Tensor], form:
         log.info("%s is not traced: %s", getattr(f, "__qualname__", f), problem)
         entry.tries = 0
         return
-    entry.holds = lambda given: guards is None or env.evaluate_guards_expression(guards, given)
+    entry.holds = _holds(guards)
+
+
+def _holds(guards: str | None) -> Callable[[Sequence[Tensor]], bool]:
+    """Whether what was assumed about sizes holds for other tensors."""
+    code = compile(guards or "True", "<guards>", "eval")
+    return lambda given: eval(code, SYMPY_INTERP, {"L": {f"t{i}": a for i, a in enumerate(given)}})
 
 
 def _varying(a: Tensor, seen: Any) -> StatelessSymbolicContext[Any, Any]:

@@ -90,11 +90,13 @@ class StackedEngine(Fabric):
             for silo, y in placement.y.items()
         }
         self._desk: dict[tuple[Key, str, str], Any] = {}
+        self._checked: dict[tuple[Kind, str], Any] = {}  # the last of a kind from each
 
     # Time
 
     def begin(self, round: int) -> None:
         super().begin(round)
+        self._checked.clear()
         for silo in self.silos:
             self._roster[silo] = self._all[silo]
             self._shrink(silo, Moment(round), self._all[silo])
@@ -278,13 +280,13 @@ class StackedEngine(Fabric):
             has = lazy.has[silo] if weights is None else lazy.has[silo] & weights.has[silo]
             there = self._shrink(silo, moment, has)
             total, parts = self._sum(kind, silo, there, lazy, weights, before)
-            if total is not None and not tree.is_finite(total):
+            found = tree.divided(total, parts, before) if parts > 0 else total
+            if not tree.is_finite(found):
                 for chunk in self._one_by_one(silo, there):
                     self._check_finite(kind, self._client(chunk), lazy.value(chunk).tree)
-                self._check_finite(kind, silo, total)
+                self._check_finite(kind, silo, found)
             if parts > 0:
-                means[silo] = tree.divided(total, parts, before)
-                self._check_finite(kind, silo, means[silo])
+                means[silo] = found
             each = tree.nbytes(before) + (0 if weights is None else self.dtype.itemsize)
             self._book("up", kind, silo, there, each)
         return AtHubs(means, self.scope)
@@ -299,7 +301,7 @@ class StackedEngine(Fabric):
             value = lazy.value(chunk)
             first = value.each(1)[0]
             if weights is not None:
-                w = torch.stack(self._each(weights, chunk)).to(self.dtype).double()
+                w = weights.value(chunk).numbers(count).to(self.dtype).double()
             at = 0 if w is None else int(w.argmin())
             lowest = 1.0 if w is None else float(w[at])
             self._check_mean(kind, self._client(chunk, at), first, lowest, like)
@@ -339,6 +341,14 @@ class StackedEngine(Fabric):
 
     def _receive(self, key: Key, kind: Kind, source: str, to: str) -> Any:
         return self._desk.pop((key, source, to))
+
+    def _incoming(self, key: Key, kind: Kind, source: str, to: str, rows_of: str) -> Any:
+        """What everyone is sent alike is checked once."""
+        payload = self._desk[key, source, to]
+        if payload is not None and self._checked.get((kind, source)) is payload:
+            return self._receive(key, kind, source, to)
+        self._checked[kind, source] = payload
+        return super()._incoming(key, kind, source, to, rows_of)
 
     def _told(self, at: str, value: AtHubs[Any]) -> Any:
         return value.get(at, "told")
