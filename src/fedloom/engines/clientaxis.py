@@ -304,7 +304,7 @@ class Taken(Lazy):
             return self._kept[key]
         slots, mask = self._where.positions(chunk)
         rows, y = self._where.ids[slots], self._y[chunk.silo]
-        batch = Batch(self._x[chunk.silo][rows], None if y is None else y[rows], mask)
+        batch = Batch(_rows(self._x[chunk.silo], rows), None if y is None else _rows(y, rows), mask)
         if tree.nbytes(batch) < KEPT:
             self._kept[key] = Value(batch, True)
         return Value(batch, True)
@@ -322,4 +322,9 @@ class Scattered(Lazy):
     def _compute(self, chunk: Chunk) -> Value:
         slots, mask = self._where.positions(chunk)
         value, counts = self._rows[chunk.silo]
-        return Value(Rows(value[slots], counts[slots] & mask), True)
+        return Value(Rows(_rows(value, slots), _rows(counts, slots) & mask), True)
+
+
+def _rows(values: Tensor, at: Tensor) -> Tensor:
+    """values[at], several times faster."""
+    return values.index_select(0, at.flatten()).unflatten(0, at.shape)

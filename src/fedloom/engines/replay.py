@@ -31,7 +31,7 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 
 from .. import tree
-from .simplify import simplified
+from .simplify import compiled, simplified
 
 Sizes = tuple[tuple[int, ...], ...]
 CALLS = 150  # of a function before it is traced, which takes as long as some hundred of them
@@ -122,7 +122,7 @@ def _trace(entry: Entry, f: Callable[..., Any], tensors: Sequence[Tensor], form:
         with mode, enable_python_dispatcher(), torch.no_grad():
             graph = make_fx(flat)(*fake)
         guards = env.produce_guards_expression(fake, ignore_static=False)
-        entry.play, entry.form = simplified(graph).forward, found[-1]
+        entry.play, entry.form = compiled(simplified(graph)), found[-1]
     except Exception as problem:  # whatever torch cannot trace is called as before
         log.info("%s is not traced: %s", getattr(f, "__qualname__", f), problem)
         entry.tries = 0

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import operator
+import re
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -24,11 +28,38 @@ def simplified(graph: fx.GraphModule) -> fx.GraphModule:
                 _fill(graph.graph, node, FILLED[node.target])
             elif _changes_nothing(node):
                 node.replace_all_uses_with(node.args[0])
+            elif (before := _untransposed(node)) is not None:
+                node.replace_all_uses_with(before)
     graph.graph.eliminate_dead_code()
     graph.graph = fx_graph_cse(graph.graph)
     graph.graph.eliminate_dead_code()
     graph.recompile()
     return graph
+
+
+def compiled(graph: fx.GraphModule) -> Callable[..., list[Tensor]]:
+    """The graph as a plain function that calls torch's operations without a detour."""
+    ops: dict[str, Any] = {}
+
+    def direct(found: re.Match[str]) -> str:
+        name = found.group(0).replace(".", "_")
+        ops[name] = operator.attrgetter(found.group(0)[len("torch.") :])(torch)._op
+        return name
+
+    code = graph.graph.python_code("self")
+    text = re.sub(r"torch\.ops\.\w+\.\w+\.\w+", direct, code.src)
+    made: dict[str, Any] = {**code.globals, **ops}
+    exec(text, made)
+    return functools.partial(made["forward"], graph)
+
+
+def _untransposed(node: fx.Node) -> Any:
+    """What was transposed twice, or None."""
+    inner = node.args[0] if node.args else None
+    if node.target != aten.transpose.int or not isinstance(inner, fx.Node):
+        return None
+    twice = inner.target == node.target and {*inner.args[1:]} == {*node.args[1:]}
+    return inner.args[0] if twice else None
 
 
 def _changes_nothing(node: fx.Node) -> bool:
