@@ -52,9 +52,16 @@ class Case:
         return Task(blocks, self.loss, head=self.head, combine=self.combine)
 
     def run(self, placement: Placement | None = None, **options: Any) -> Run:
-        """A run that has warmed up."""
+        """A run of TDCD on these rows. Local work is traced early: what is measured is how a run
+        goes on, not how it begins."""
         rule = TDCD(local_steps=self.steps, lr=self.lr, batch=self.batch, weighting=self.weighting)
-        return Run(rule, self.task(), placement or self.placement(), device=self.device, **options)
+        return Run(
+            rule,
+            self.task(),
+            placement or self.placement(),
+            device=self.device,
+            **{"replay": 5, **options},
+        )
 
     def with_(self, **changes: Any) -> Case:
         return replace(self, **changes)

@@ -16,9 +16,12 @@ def side_by_side(
     rivals: Mapping[str, Callable[[], object]], seconds: float = 6.0, least: int = 3
 ) -> dict[str, float]:
     """Seconds of one call of each: the best of those made in turn within so many seconds."""
-    for call in rivals.values():
-        call()
-        call()
+    for call in rivals.values():  # warm: at least twice, and up to 25 times or 3 seconds
+        began = time.perf_counter()
+        for number in range(25):
+            if number > 1 and time.perf_counter() - began > 3:
+                break
+            call()
     best = dict.fromkeys(rivals, float("inf"))
     repeat = {name: max(1, int(0.02 / max(_once(call), 1e-9))) for name, call in rivals.items()}
     began, turns = time.perf_counter(), 0

@@ -79,7 +79,8 @@ class Run:
     """One training run in this process, on data with test rows or on a placement alone.
 
     `engine`: "stacked" (fast) or "reference" (every party by itself, slow, obviously right).
-    `chunk`: clients run at once by the stacked engine. `network`: links and speeds, for `time`.
+    `chunk`: clients run at once by the stacked engine (None: by their size), `replay`: calls after
+    which it traces local work (0: never); see docs/speed.md. `network`: links and speeds, for `time`.
     After an error, `state`, `round` and `time` are those of the last complete round.
     """
 
@@ -95,13 +96,15 @@ class Run:
         precision: Precision = "float32",
         device: str = "cpu",
         chunk: int | None = None,
-        replay: int | None = CALLS,
+        replay: int = CALLS,
         network: Network | None = None,
     ):
         if precision not in ("float32", "float64"):
             raise SettingError(f"precision must be float32 or float64, not {precision!r}")
         if chunk is not None and (not isinstance(chunk, int) or chunk < 1):
             raise SettingError(f"chunk must be a whole number of at least 1, not {chunk!r}")
+        if not isinstance(replay, int) or replay < 0:
+            raise SettingError(f"replay must be a whole number of at least 0, not {replay!r}")
         cut_first(data)
         self.data = data if isinstance(data, Federated) else None
         placement = data.train if isinstance(data, Federated) else data

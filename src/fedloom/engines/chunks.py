@@ -20,7 +20,7 @@ from ..models.task import Part
 from ..rng import Ints
 
 BUDGET = 16 * 2**20  # bytes of a chunk: about what a core has of the last cache
-SPARE = 128 * 2**10  # bytes of padding that are worth another chunk
+SPARE = 512 * 2**10  # bytes of padding that are worth another chunk
 HEAVY = 256 * 2**10  # bytes of rows in a chunk from which it is worth a thread of its own
 
 
@@ -45,6 +45,12 @@ class Cost:
         params = {**part.block.initial(0), **({} if part.head is None else part.head.initial(0))}
         return Cost(tree.nbytes(params), kept_bytes(part), budget, most)
 
+    def __str__(self) -> str:
+        if self.most is not None:
+            return f"{self.most}"
+        most = max(1, self.budget // max(1, self.weights + self.row))
+        return f"up to {most} (weights {self.weights} B, a row {self.row} B)"
+
     def cut(self, places: Ints, widths: Ints | None) -> list[Ints]:
         """Places in chunks; `widths`: how many rows each of these clients has."""
         if self.most is not None or widths is None:
@@ -56,13 +62,18 @@ class Cost:
         while len(places):
             each = self.weights + int(widths[0]) * self.row
             end = min(len(places), max(1, self.budget // max(1, each)))
-            saved = (end - np.arange(end)) * (widths[0] - widths[:end]) * self.row
-            best = int(saved.argmax())
-            if saved[best] > self.spare:
-                end = best
-            chunks.append(places[:end])
-            places, widths = places[end:], widths[end:]
+            for length in self._split(widths[:end]):
+                chunks.append(places[:length])
+                places, widths = places[length:], widths[length:]
         return chunks
+
+    def _split(self, widths: Ints) -> list[int]:
+        """Lengths of the parts of a sorted chunk between which much padding is saved."""
+        saved = (len(widths) - np.arange(len(widths))) * (widths[0] - widths) * self.row
+        best = int(saved.argmax())
+        if saved[best] <= self.spare:
+            return [len(widths)]
+        return self._split(widths[:best]) + self._split(widths[best:])
 
     def heavy(self, chunk: Ints, widths: Ints | None) -> bool:
         """Whether a chunk is worth a thread of its own."""

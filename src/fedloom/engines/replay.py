@@ -55,15 +55,16 @@ class Entry:
 
 
 class Player:
-    """Calls functions, and plays those that are called often. `after`: None for never."""
+    """Calls functions, and plays those that are called often. `after`: so many
+    calls; 0: never."""
 
-    def __init__(self, after: int | None = CALLS):
+    def __init__(self, after: int = CALLS):
         self._after = after
         self._entries: OrderedDict[Hashable, Entry] = OrderedDict()
 
     def __call__(self, key: Hashable, f: Callable[..., Any], args: Sequence[Any]) -> Any:
         """f(*args), which is a function of the tensors in args; `key`: what else it depends on."""
-        if self._after is None:
+        if not self._after:
             return f(*args)
         tensors, form = tree.apart(tuple(args))
         kinds = tuple((a.dtype, a.ndim) for a in tensors)

@@ -8,7 +8,6 @@ resident. chunk = 1 is a loop over clients; how many run at once without it, chu
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from .. import tree
 from ..data.placement import Placement
 from ..errors import PlacementError, ProtocolError
 from ..federation.fabric import Fabric
-from ..federation.local import Local, argument, check_local, misplaced, name_of
+from ..federation.local import Local, argument, check_local, misplaced, name_of, of_nothing
 from ..federation.messages import Key, Kind
 from ..federation.placed import AtClients, AtHubs, Batch, Known, PerSilo, Placed, RowMap, Rows
 from ..federation.schedule import Bools, Moment, Schedule
@@ -46,7 +45,7 @@ from .threads import ahead
 
 class StackedEngine(Fabric):
     """`chunk`: how many clients run at once (None: by their size). `replay`: after how many calls
-    local work is traced (None: never)."""
+    local work is traced (0: never)."""
 
     def __init__(
         self,
@@ -58,7 +57,7 @@ class StackedEngine(Fabric):
         schedule: Schedule,
         chunk: int | None = None,
         padding: int = 0,
-        replay: int | None = CALLS,
+        replay: int = CALLS,
         device: torch.device | str = "cpu",
     ):
         topology = placement.topology
@@ -91,6 +90,11 @@ class StackedEngine(Fabric):
         }
         self._desk: dict[tuple[Key, str, str], Any] = {}
         self._checked: dict[tuple[Kind, str], Any] = {}  # the last of a kind from each
+
+    def __str__(self) -> str:
+        """How clients are computed."""
+        each = "; ".join(f"{silo}: {cost}" for silo, cost in self._cost.items())
+        return f"stacked; clients at once: {each}"
 
     # Time
 
@@ -166,7 +170,7 @@ class StackedEngine(Fabric):
     def _at_clients(self, f: Local, values: Sequence[Placed]) -> AtClients[Any]:
         check_local(f)
         args = [self._lazy(value, name_of(f)) for value in values or [self.known(None)]]
-        f = f if values else _of_nothing(f)
+        f = f if values else of_nothing(f)
         return Mapped(self._call, self._player, f, args, self.scope)
 
     def hold(self, value: AtClients[Any]) -> AtClients[Any]:
@@ -392,13 +396,3 @@ class StackedEngine(Fabric):
             for place, mine in zip(chunk.places, self._each(lazy, chunk), strict=True)
         }
         return dict(sorted(forced.items()))
-
-
-def _of_nothing(f: Local) -> Local:
-    """A function without arguments as one that ignores its argument."""
-
-    @wraps(f)
-    def ignoring(_: None) -> Any:
-        return f()
-
-    return ignoring
