@@ -73,6 +73,7 @@ def build_run(
         precision=engine.precision,
         device=engine.device,
         chunk=engine.chunk,
+        replay=engine.replay,
         network=file.network,
     )
 

@@ -11,12 +11,13 @@ from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
-from torch.func import grad, vmap
+from torch.func import vmap
 
 from .. import tree
 from ..federation.placed import Batch, Rows
 from ..models.task import Part, Theta
 from ..rng import Streams
+from ..slope import grad
 
 T = TypeVar("T", Rows, Batch)
 PartLoss = Callable[[Theta, Part, Rows, Batch], Tensor]
@@ -56,7 +57,9 @@ def mean_over(mask: Tensor, per_row: Tensor) -> Tensor:
 def descend(theta: Theta, slope: Theta, mask: Tensor, lr: Tensor, l2: float) -> Theta:
     """One step; a client without a row that counts takes none, whatever its slope is."""
     moves = mask.any()
-    return tree.map_tensors(lambda a, g: torch.where(moves, a - lr * (g + l2 * a), a), theta, slope)
+    if l2:
+        slope = tree.map_tensors(lambda g, a: g + l2 * a, slope, theta)
+    return tree.map_tensors(lambda a, g: torch.where(moves, a - lr * g, a), theta, slope)
 
 
 def local_loss(theta: Theta, part: Part, rest: Rows, batch: Batch) -> Tensor:

@@ -17,7 +17,6 @@ from typing import Annotated, NamedTuple, Self
 
 import torch
 from torch import Tensor
-from torch.func import grad
 
 from ..data.placement import Placement
 from ..errors import ModelError
@@ -26,6 +25,7 @@ from ..federation.messages import Kind
 from ..federation.placed import AtClients, AtHubs, Batch, Rows
 from ..models.task import Part, Task, Theta
 from ..registry import algorithms
+from ..slope import grad
 from . import local
 from .base import Bill, Draw, Facts, State, Step, Twin, label_silo, tally
 from .tdcd import (

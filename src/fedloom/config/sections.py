@@ -47,7 +47,10 @@ class Engine:
         "float32"
     )
     device: Annotated[str, "`cpu`, `cuda`, `cuda:0`, ..."] = "cpu"
-    chunk: Annotated[int | None, "clients run at once; none: all of a silo"] = None
+    chunk: Annotated[int | None, "clients run at once; none: by their size"] = None
+    replay: Annotated[int, "calls after which local work is traced and played again; 0: never"] = (
+        150
+    )
     presence: Annotated[float, "the share of clients present in a round, drawn anew each round"] = (
         1.0
     )

@@ -1,0 +1,146 @@
+"""Local work recorded once and played again.
+
+A local function is pure, so what it does to its tensors can be written down: after it was called a
+few times, it is traced into the flat list of torch's operations that it amounts to (derivatives and
+vmap resolved), what is computed twice or for nothing is dropped, and from then on the list is run.
+The same operations on the same numbers give the same bits; only the work of finding them out again
+(torch.func's levels, trees, module calls) is saved. Axes whose size was seen to vary stay variable;
+sizes that the list does not hold for, and functions that cannot be traced, are called as ever.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._dispatch.python import enable_python_dispatcher
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import (
+    SYMPY_INTERP,
+    DimDynamic,
+    ShapeEnv,
+    StatelessSymbolicContext,
+)
+
+from .. import tree
+from .simplify import compiled, simplified
+
+Sizes = tuple[tuple[int, ...], ...]
+CALLS = 150  # of a function before it is traced, which takes as long as some hundred of them
+SLOW = 0.1  # seconds of a call in which the overhead no longer counts
+KEPT = 64  # functions remembered
+
+log = logging.getLogger("fedloom")
+
+
+@dataclass
+class Entry:
+    """One function, with arguments of one form."""
+
+    calls: int = 0
+    tries: int = 2
+    seen: list[set[int]] | None = None  # of every axis, the sizes seen so far
+    play: Callable[..., Any] | None = None
+    form: tree.Form | None = None  # of the result
+    holds: Callable[[Sequence[Tensor]], bool] | None = None
+    known: dict[Sizes, bool] = field(default_factory=dict)
+
+
+class Player:
+    """Calls functions, and plays those that are called often. `after`: so many
+    calls; 0: never."""
+
+    def __init__(self, after: int = CALLS):
+        self._after = after
+        self._entries: OrderedDict[Hashable, Entry] = OrderedDict()
+
+    def __call__(self, key: Hashable, f: Callable[..., Any], args: Sequence[Any]) -> Any:
+        """f(*args), which is a function of the tensors in args; `key`: what else it depends on."""
+        if not self._after:
+            return f(*args)
+        tensors, form = tree.apart(tuple(args))
+        kinds = tuple((a.dtype, a.ndim) for a in tensors)
+        entry = self._entry((key, form, kinds))
+        sizes = tuple(tuple(a.shape) for a in tensors)
+        if entry.play is not None:
+            if sizes not in entry.known:
+                assert entry.holds is not None
+                entry.known[sizes] = entry.holds(tensors)
+            if entry.known[sizes]:
+                with torch.no_grad():
+                    return tree.joined(entry.form, entry.play(*tensors))
+        began = time.perf_counter()
+        result = f(*args)
+        if entry.tries:
+            entry.calls += 1 if time.perf_counter() - began < SLOW else 0
+            _note(entry, sizes)
+            if entry.calls > self._after and threading.current_thread() is threading.main_thread():
+                _trace(entry, f, tensors, form)
+        return result
+
+    def _entry(self, key: Hashable) -> Entry:
+        if key in self._entries:
+            self._entries.move_to_end(key)
+            return self._entries[key]
+        while len(self._entries) >= KEPT:
+            self._entries.popitem(last=False)
+        return self._entries.setdefault(key, Entry())
+
+
+def _note(entry: Entry, sizes: Sizes) -> None:
+    flat = [size for shape in sizes for size in shape]
+    entry.seen = entry.seen or [set() for _ in flat]
+    for sizes_of_axis, size in zip(entry.seen, flat, strict=True):
+        sizes_of_axis.add(size)
+
+
+def _trace(entry: Entry, f: Callable[..., Any], tensors: Sequence[Tensor], form: tree.Form) -> None:
+    """Try to write a function down, as it is called with these tensors."""
+    entry.tries, entry.calls, entry.play = entry.tries - 1, 0, None
+    entry.known.clear()
+    found: list[tree.Form] = []
+
+    def flat(*mine: Tensor) -> list[Tensor]:
+        results, shape = tree.apart(f(*tree.joined(form, mine)))
+        found.append(shape)
+        return results
+
+    try:
+        env = ShapeEnv()
+        mode = FakeTensorMode(shape_env=env, allow_non_fake_inputs=True)
+        assert entry.seen is not None
+        axes = iter(entry.seen)
+        with mode:
+            fake = [mode.from_tensor(a, symbolic_context=_varying(a, axes)) for a in tensors]
+        with mode, enable_python_dispatcher(), torch.no_grad():
+            graph = make_fx(flat)(*fake)
+        guards = env.produce_guards_expression(fake, ignore_static=False)
+        entry.play, entry.form = compiled(simplified(graph)), found[-1]
+    except Exception as problem:  # whatever torch cannot trace is called as before
+        log.info("%s is not traced: %s", getattr(f, "__qualname__", f), problem)
+        entry.tries = 0
+        return
+    entry.holds = _holds(guards)
+
+
+def _holds(guards: str | None) -> Callable[[Sequence[Tensor]], bool]:
+    """Whether what was assumed about sizes holds for other tensors."""
+    code = compile(guards or "True", "<guards>", "eval")
+    return lambda given: eval(code, SYMPY_INTERP, {"L": {f"t{i}": a for i, a in enumerate(given)}})
+
+
+def _varying(a: Tensor, seen: Any) -> StatelessSymbolicContext[Any, Any]:
+    """Which axes of a tensor vary."""
+    return StatelessSymbolicContext(
+        dynamic_sizes=[
+            DimDynamic.DUCK if len(next(seen)) > 1 else DimDynamic.STATIC for _ in range(a.ndim)
+        ]
+    )
