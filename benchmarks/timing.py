@@ -11,7 +11,6 @@ from pathlib import Path
 
 import torch
 
-
 CPU_TIME = False  # of one thread, on a machine that others use: count what the process was given
 
 
