@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from . import others, rounds
+from . import others, rounds, timing
 from .timing import commit, machine
 
 RESULTS = Path(__file__).parent / "RESULTS.md"
@@ -37,8 +37,10 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--write", action="store_true", help="write benchmarks/RESULTS.md")
+    parser.add_argument("--cpu-time", action="store_true", help="of one thread; for busy machines")
     given = parser.parse_args()
-    torch.set_num_threads(given.threads)
+    timing.CPU_TIME = given.cpu_time
+    torch.set_num_threads(1 if given.cpu_time else given.threads)
     told = [
         "# Measured",
         "",

@@ -85,7 +85,8 @@ class Run:
 
     `engine`: "stacked" (fast) or "reference" (every party by itself, slow, obviously right).
     `chunk`: clients run at once by the stacked engine (None: by their size), `replay`: calls after
-    which it traces local work (0: never); see docs/speed.md. `network`: links and speeds, for `time`.
+    which it traces local work (0: never); see docs/speed.md. `network`: links and speeds for
+    `time`.
     After an error, `state`, `round` and `time` are those of the last complete round.
     """
 

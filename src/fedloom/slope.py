@@ -46,6 +46,15 @@ def grad(f: Callable[..., Tensor], argnums: int | tuple[int, ...] = 0) -> Callab
     return slope
 
 
+def by_row(f: Callable[..., Any], *rows: Any, loop: bool = False) -> Any:
+    """f of every row, results stacked; `loop`: one after the other, for what vmap cannot run."""
+    if not loop:
+        return torch.func.vmap(f, in_dims=tuple(tree.axes(one, 0) for one in rows))(*rows)
+    count = len(tree.tensors(rows)[0])
+    lines = [tree.map_tensors(lambda a, i=i: a[i], rows) for i in range(count)]
+    return tree.map_tensors(lambda *a: torch.stack(a), *(f(*line) for line in lines))
+
+
 def _transforming() -> bool:
     """Whether vmap or grad of torch.func is going on."""
     return torch._C._functorch.peek_interpreter_stack() is not None

@@ -68,9 +68,13 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize(
-    "settings", [{}, {"minibatch": "fresh", "l2": 0.1, "weighting": "rows"}, {"local_steps": 1}]
+    ("model", "settings"),
+    [
+        ("linear", {}),
+        ("mlp", {"minibatch": "fresh", "l2": 0.1, "weighting": "rows"}),
+        ("head", {"local_steps": 1}),
+    ],
 )
 def test_replay_gives_the_same_bits(model, settings):
     """Ragged clients, a few of them without rows in a minibatch."""

@@ -64,7 +64,7 @@ class Player:
 
     def __call__(self, key: Hashable, f: Callable[..., Any], args: Sequence[Any]) -> Any:
         """f(*args), which is a function of the tensors in args; `key`: what else it depends on."""
-        if not self._after:
+        if not self._after or torch.is_autocast_enabled() or torch.is_autocast_cpu_enabled():
             return f(*args)
         tensors, form = tree.apart(tuple(args))
         kinds = tuple((a.dtype, a.ndim) for a in tensors)

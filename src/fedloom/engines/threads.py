@@ -18,7 +18,8 @@ _making = threading.Lock()
 def ahead(items: Iterable[T], work: Callable[[T], object]) -> Iterator[T]:
     """The items in their order, each after its work; no more at a time than there are threads."""
     threads = torch.get_num_threads()
-    if threads < 2 or threading.current_thread() is not threading.main_thread():
+    here_only = torch.is_autocast_enabled() or torch.is_autocast_cpu_enabled()  # of this thread
+    if threads < 2 or here_only or threading.current_thread() is not threading.main_thread():
         yield from items
         return
     pool, waiting = _pool(threads), deque[tuple[T, Future[object]]]()

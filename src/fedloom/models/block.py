@@ -72,8 +72,8 @@ class Block:
         """h of every row; `more`: what else a module's forward takes, as constants."""
         if self.loop_only and x.is_cuda:  # cuDNN wants pointers that torch.func's tensors lack
             with torch.backends.cudnn.flags(enabled=False):
-                return functional_call(self._mine(), params, (x, *more))
-        return functional_call(self._mine(), params, (x, *more))
+                return _as_given(functional_call(self._mine(), params, (x, *more)), params)
+        return _as_given(functional_call(self._mine(), params, (x, *more)), params)
 
     def with_params(self, params: Params) -> nn.Module:
         """A module of its own that holds these parameters (Remark 1: a hub exports its block)."""
@@ -83,6 +83,13 @@ class Block:
                 if name in params:
                     value.copy_(params[name])
         return module
+
+
+def _as_given(result: Tensor, params: Params) -> Tensor:
+    """In the precision of the parameters, also under torch.autocast."""
+    for value in params.values():
+        return result.to(value.dtype)
+    return result
 
 
 _drawing = threading.Lock()  # modules draw their weights from torch's one global generator
