@@ -12,7 +12,7 @@ from .timing import commit, machine
 
 RESULTS = Path(__file__).parent / "RESULTS.md"
 SECTIONS = {
-    "rounds": ("A round against the floor", lambda a: rounds.table(a.seconds, a.compile)),
+    "rounds": ("A round against the floor", lambda a: rounds.table(a.seconds, a.compile, a.steps)),
     "one-step": ("One local step a round", lambda a: rounds.one_step(a.seconds, a.compile)),
     "clients": ("More clients, the same rows", lambda a: rounds.clients(a.seconds)),
     "others": ("Overhead, memory, visits, set-up", lambda a: _others(a.seconds)),
@@ -34,6 +34,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", choices=SECTIONS, help="only these sections")
     parser.add_argument("--seconds", type=float, default=8, help="for each measurement")
+    parser.add_argument("--steps", type=int, default=10, help="Q of the first table")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--write", action="store_true", help="write benchmarks/RESULTS.md")

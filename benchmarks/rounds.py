@@ -44,9 +44,9 @@ def line(case: Case, best: dict[str, float]) -> str:
     )
 
 
-def table(seconds: float, compiled: bool = True) -> list[str]:
+def table(seconds: float, compiled: bool = True, steps: int = 10) -> list[str]:
     lines = [*HEADER]
-    for case in ON_CPU:
+    for case in (case.with_(steps=steps) for case in ON_CPU):
         torch._dynamo.reset()
         lines.append(line(case, measure(case, seconds, compiled)))
         print(lines[-1], flush=True)

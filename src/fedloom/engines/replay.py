@@ -32,6 +32,7 @@ from torch.fx.experimental.symbolic_shapes import (
 
 from .. import tree
 from .simplify import compiled, simplified
+from .threads import autocast
 
 Sizes = tuple[tuple[int, ...], ...]
 CALLS = 150  # of a function before it is traced, which takes as long as some hundred of them
@@ -64,7 +65,7 @@ class Player:
 
     def __call__(self, key: Hashable, f: Callable[..., Any], args: Sequence[Any]) -> Any:
         """f(*args), which is a function of the tensors in args; `key`: what else it depends on."""
-        if not self._after or torch.is_autocast_enabled() or torch.is_autocast_cpu_enabled():
+        if not self._after or autocast():
             return f(*args)
         tensors, form = tree.apart(tuple(args))
         kinds = tuple((a.dtype, a.ndim) for a in tensors)

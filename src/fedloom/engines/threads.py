@@ -18,8 +18,7 @@ _making = threading.Lock()
 def ahead(items: Iterable[T], work: Callable[[T], object]) -> Iterator[T]:
     """The items in their order, each after its work; no more at a time than there are threads."""
     threads = torch.get_num_threads()
-    here_only = torch.is_autocast_enabled() or torch.is_autocast_cpu_enabled()  # of this thread
-    if threads < 2 or here_only or threading.current_thread() is not threading.main_thread():
+    if threads < 2 or autocast() or threading.current_thread() is not threading.main_thread():
         yield from items
         return
     pool, waiting = _pool(threads), deque[tuple[T, Future[object]]]()
@@ -33,6 +32,11 @@ def ahead(items: Iterable[T], work: Callable[[T], object]) -> Iterator[T]:
     finally:
         for _, left in waiting:
             left.cancel()
+
+
+def autocast() -> bool:
+    """Whether torch.autocast is on, in this thread: others would not know of it."""
+    return torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
 
 
 def _done(item: T, future: Future[object]) -> T:
