@@ -20,18 +20,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._dispatch.python import enable_python_dispatcher
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.experimental.symbolic_shapes import (
-    SYMPY_INTERP,
-    DimDynamic,
-    ShapeEnv,
-    StatelessSymbolicContext,
-)
 
 from .. import tree
-from .simplify import compiled, simplified
 from .threads import autocast
 
 Sizes = tuple[tuple[int, ...], ...]
@@ -84,7 +74,7 @@ class Player:
             entry.calls += 1 if time.perf_counter() - began < SLOW else 0
             _note(entry, sizes)
             if entry.calls > self._after and threading.current_thread() is threading.main_thread():
-                _trace(entry, f, tensors, form)
+                _try(entry, f, tensors, form)
         return result
 
     def _entry(self, key: Hashable) -> Entry:
@@ -103,45 +93,16 @@ def _note(entry: Entry, sizes: Sizes) -> None:
         sizes_of_axis.add(size)
 
 
-def _trace(entry: Entry, f: Callable[..., Any], tensors: Sequence[Tensor], form: tree.Form) -> None:
-    """Try to write a function down, as it is called with these tensors."""
+def _try(entry: Entry, f: Callable[..., Any], tensors: Sequence[Tensor], form: tree.Form) -> None:
+    """Write a function down, as it is called with these tensors, if torch can."""
+    from .tracing import traced  # what traces takes a second to import, and short runs never trace
+
     entry.tries, entry.calls, entry.play = entry.tries - 1, 0, None
     entry.known.clear()
-    found: list[tree.Form] = []
-
-    def flat(*mine: Tensor) -> list[Tensor]:
-        results, shape = tree.apart(f(*tree.joined(form, mine)))
-        found.append(shape)
-        return results
-
+    assert entry.seen is not None
+    varies = [len(sizes) > 1 for sizes in entry.seen]
     try:
-        env = ShapeEnv()
-        mode = FakeTensorMode(shape_env=env, allow_non_fake_inputs=True)
-        assert entry.seen is not None
-        axes = iter(entry.seen)
-        with mode:
-            fake = [mode.from_tensor(a, symbolic_context=_varying(a, axes)) for a in tensors]
-        with mode, enable_python_dispatcher(), torch.no_grad():
-            graph = make_fx(flat)(*fake)
-        guards = env.produce_guards_expression(fake, ignore_static=False)
-        entry.play, entry.form = compiled(simplified(graph)), found[-1]
+        entry.play, entry.form, entry.holds = traced(f, tensors, form, varies)
     except Exception as problem:  # whatever torch cannot trace is called as before
         log.info("%s is not traced: %s", getattr(f, "__qualname__", f), problem)
         entry.tries = 0
-        return
-    entry.holds = _holds(guards)
-
-
-def _holds(guards: str | None) -> Callable[[Sequence[Tensor]], bool]:
-    """Whether what was assumed about sizes holds for other tensors."""
-    code = compile(guards or "True", "<guards>", "eval")
-    return lambda given: eval(code, SYMPY_INTERP, {"L": {f"t{i}": a for i, a in enumerate(given)}})
-
-
-def _varying(a: Tensor, seen: Any) -> StatelessSymbolicContext[Any, Any]:
-    """Which axes of a tensor vary."""
-    return StatelessSymbolicContext(
-        dynamic_sizes=[
-            DimDynamic.DUCK if len(next(seen)) > 1 else DimDynamic.STATIC for _ in range(a.ndim)
-        ]
-    )
