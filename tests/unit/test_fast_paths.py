@@ -6,12 +6,18 @@ import torch
 from torch import Tensor
 
 from fedloom import TDCD, Run, Task, cnn, linear, lstm, mlp, partition, tree
-from fedloom.engines import chunks, stacked
+from fedloom.engines import chunks, replay, stacked
 from fedloom.engines.chunks import Cost
 from fedloom.engines.replay import Player
 from fedloom.engines.threads import ahead
 from fedloom.losses import CrossEntropy
 from fedloom.slope import grad
+
+
+@pytest.fixture(autouse=True)
+def traced_at_once(monkeypatch):
+    """Also what is called for too short a time to be worth it."""
+    monkeypatch.setattr(replay, "WORTH", 0.0)
 
 
 def federation(shape, classes=0, rows=60, clients=(4, 7)):

@@ -48,9 +48,9 @@ class Engine:
     )
     device: Annotated[str, "`cpu`, `cuda`, `cuda:0`, ..."] = "cpu"
     chunk: Annotated[int | None, "clients run at once; none: by their size"] = None
-    replay: Annotated[int, "calls after which local work is traced and played again; 0: never"] = (
-        150
-    )
+    replay: Annotated[
+        int, "calls (of 20 ms in the mean) after which local work is traced; 0: never"
+    ] = 150
     presence: Annotated[float, "the share of clients present in a round, drawn anew each round"] = (
         1.0
     )

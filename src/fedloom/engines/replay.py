@@ -25,7 +25,8 @@ from .. import tree
 from .threads import autocast
 
 Sizes = tuple[tuple[int, ...], ...]
-CALLS = 150  # of a function before it is traced, which takes as long as some hundred of them
+CALLS = 150  # of a function before it is traced,
+WORTH = 0.02  # seconds they must have taken in the mean: 3 s in all, about what tracing takes
 SLOW = 0.1  # seconds of a call in which the overhead no longer counts
 KEPT = 64  # functions remembered
 
@@ -37,6 +38,7 @@ class Entry:
     """One function, with arguments of one form."""
 
     calls: int = 0
+    seconds: float = 0.0  # that these took
     tries: int = 2
     seen: list[set[int]] | None = None  # of every axis, the sizes seen so far
     play: Callable[..., Any] | None = None
@@ -46,8 +48,8 @@ class Entry:
 
 
 class Player:
-    """Calls functions, and plays those that are called often. `after`: so many
-    calls; 0: never."""
+    """Calls functions, and plays those that are called often. `after`: so many calls, and the time
+    that makes it worth while, so that at worst tracing doubles it; 0: never."""
 
     def __init__(self, after: int = CALLS):
         self._after = after
@@ -71,9 +73,12 @@ class Player:
         began = time.perf_counter()
         result = f(*args)
         if entry.tries:
-            entry.calls += 1 if time.perf_counter() - began < SLOW else 0
+            took = time.perf_counter() - began
+            if took < SLOW:
+                entry.calls, entry.seconds = entry.calls + 1, entry.seconds + took
             _note(entry, sizes)
-            if entry.calls > self._after and threading.current_thread() is threading.main_thread():
+            worth = entry.calls > self._after and entry.seconds > self._after * WORTH
+            if worth and threading.current_thread() is threading.main_thread():
                 _try(entry, f, tensors, form)
         return result
 
@@ -97,7 +102,7 @@ def _try(entry: Entry, f: Callable[..., Any], tensors: Sequence[Tensor], form: t
     """Write a function down, as it is called with these tensors, if torch can."""
     from .tracing import traced  # what traces takes a second to import, and short runs never trace
 
-    entry.tries, entry.calls, entry.play = entry.tries - 1, 0, None
+    entry.tries, entry.calls, entry.seconds, entry.play = entry.tries - 1, 0, 0.0, None
     entry.known.clear()
     assert entry.seen is not None
     varies = [len(sizes) > 1 for sizes in entry.seen]
