@@ -193,7 +193,7 @@ def test_a_frozen_row_is_released_once(kind):
 @pytest.mark.parametrize("kind", [TDCD, FedBCD, VAFL])
 def test_releases_are_counted_as_they_are_sent(kind):
     """By listening: the rows in the messages that clients send."""
-    algorithm = kind.examples()[-1]
+    algorithm = kind.examples()[1]
     run = run_of(algorithm, engine="reference")
     seen = dict.fromkeys(run.fed.silos, 0)
     send = run.fed._transport.send
