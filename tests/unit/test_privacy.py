@@ -209,6 +209,31 @@ def test_releases_are_counted_as_they_are_sent(kind):
     assert all(seen.values())
 
 
+CALLED = {"lr": 0.1, "batch": 12, "privacy": TRAINED, "visits": 9, "max_delay": 1}
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        *(kind.examples()[1] for kind in (TDCD, FedBCD, VAFL)),
+        VAFL(**CALLED),
+        VAFL(**CALLED, group=2),
+        tdcd(TRAINED, minibatch="fresh"),
+    ],
+    ids=["tdcd", "fedbcd", "vafl", "called", "called in groups", "fresh"],
+)
+def test_a_round_releases_no_more_than_was_foreseen(algorithm):
+    """A budget is only as good as this bound."""
+    run = run_of(algorithm)
+    for round in range(4):
+        before = {j: run.fed.releases.of(j) for j in run.fed.silos}
+        bounds = algorithm.exposure(run.fed, round)
+        run.fit(round + 1)
+        for silo, was in before.items():
+            for new, old, bound in zip(run.fed.releases.of(silo), was, bounds, strict=True):
+                assert bool((new - old <= bound).all())
+
+
 def test_gradients_are_clipped_row_by_row():
     """Without noise, the slope is the mean of the rows' clipped gradients; also in a plain loop."""
     from fedloom.algorithms import local
