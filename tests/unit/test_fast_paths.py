@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedloom import TDCD, Run, Task, cnn, linear, lstm, mlp, partition, tree
 from fedloom.engines import chunks, replay, stacked
@@ -94,6 +94,26 @@ def test_replay_gives_the_same_bits(model, settings):
     assert any(sum(entry.known.values()) > 1 for entry in entries)  # of several sizes
 
 
+class ChangesItsOwn(nn.Module):
+    """Computes something twice and changes one of them in place."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(5, 3)
+
+    def forward(self, x):
+        first, second = self.linear(x), self.linear(x)
+        first.add_(1.0)
+        return first * second
+
+
+def test_what_changes_in_place_is_called():
+    data, rule = federation((5,), classes=3), TDCD(local_steps=3, lr=0.05, batch=17)
+    task = Task({"s0": ChangesItsOwn, "s1": ChangesItsOwn}, "cross-entropy")
+    played, called = (Run(rule, task, data, replay=calls, precision="float64") for calls in (3, 0))
+    assert tree.largest_difference(learnt(played, 16), learnt(called, 16)) == 0
+
+
 def test_replay_is_the_reference():
     data = federation((5,), classes=3)
     rule = TDCD(local_steps=3, lr=0.1, batch=17)
@@ -114,6 +134,21 @@ def test_what_cannot_be_traced_is_called():
         told = player("looking", looking, [torch.tensor([number])])
         assert told.tolist() == [number + (1 if number > 0 else -1)]
     assert len(calls) >= 5
+
+
+def test_what_fails_when_played_is_called():
+    player = Player(1)
+    for _ in range(4):
+        player("plus", torch.add, [torch.ones(2), torch.ones(2)])
+    (entry,) = player._entries.values()
+    assert entry.play is not None
+
+    def fails(*tensors):
+        raise RuntimeError("a view of strides that it was not traced with, say")
+
+    entry.play = fails
+    assert player("plus", torch.add, [torch.ones(2), torch.ones(2)]).tolist() == [2.0, 2.0]
+    assert entry.play is None
 
 
 def test_other_constants_are_other_functions():

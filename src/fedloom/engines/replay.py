@@ -68,8 +68,12 @@ class Player:
                 assert entry.holds is not None
                 entry.known[sizes] = entry.holds(tensors)
             if entry.known[sizes]:
-                with torch.no_grad():
-                    return tree.joined(entry.form, entry.play(*tensors))
+                try:
+                    with torch.no_grad():
+                        return tree.joined(entry.form, entry.play(*tensors))
+                except RuntimeError as problem:  # the plain call says whether it is the data's
+                    log.info("%s is not played again: %s", getattr(f, "__qualname__", f), problem)
+                    entry.play, entry.tries = None, 0
         began = time.perf_counter()
         result = f(*args)
         if entry.tries:

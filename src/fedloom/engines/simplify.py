@@ -21,7 +21,11 @@ TIMES = {aten.mul.Scalar, aten.mul.Tensor, aten.pow.Tensor_Scalar, aten.div.Tens
 
 def simplified(graph: fx.GraphModule) -> fx.GraphModule:
     """Derivatives start from ones of the shape of the loss: once these need not see the loss, its
-    value is not computed at all, and what is the same in every local step is computed once."""
+    value is not computed at all, and what is the same in every local step is computed once. That
+    is sound only where nothing is changed in place."""
+    for node in graph.graph.nodes:
+        if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
+            raise ValueError(f"{node.target} changes a tensor in place")
     for node in list(graph.graph.nodes):
         if node.op == "call_function":
             if node.target in FILLED:
