@@ -1,5 +1,7 @@
 """Every saving of the stacked engine against the plain way, and against the reference engine."""
 
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -134,6 +136,13 @@ def test_what_cannot_be_traced_is_called():
         told = player("looking", looking, [torch.tensor([number])])
         assert told.tolist() == [number + (1 if number > 0 else -1)]
     assert len(calls) >= 5
+
+
+def test_without_what_traces_it_is_called(monkeypatch):
+    monkeypatch.setitem(sys.modules, "fedloom.engines.tracing", None)  # as if torch had moved on
+    player = Player(1)
+    for _ in range(4):
+        assert player("plus", torch.add, [torch.ones(2), torch.ones(2)]).tolist() == [2.0, 2.0]
 
 
 def test_what_fails_when_played_is_called():

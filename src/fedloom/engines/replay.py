@@ -104,13 +104,14 @@ def _note(entry: Entry, sizes: Sizes) -> None:
 
 def _try(entry: Entry, f: Callable[..., Any], tensors: Sequence[Tensor], form: tree.Form) -> None:
     """Write a function down, as it is called with these tensors, if torch can."""
-    from .tracing import traced  # what traces takes a second to import, and short runs never trace
-
     entry.tries, entry.calls, entry.seconds, entry.play = entry.tries - 1, 0, 0.0, None
     entry.known.clear()
     assert entry.seen is not None
     varies = [len(sizes) > 1 for sizes in entry.seen]
     try:
+        # It takes a second to import, which short runs save, and uses parts of torch that may go.
+        from .tracing import traced
+
         entry.play, entry.form, entry.holds = traced(f, tensors, form, varies)
     except Exception as problem:  # whatever torch cannot trace is called as before
         log.info("%s is not traced: %s", getattr(f, "__qualname__", f), problem)
