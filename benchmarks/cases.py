@@ -91,4 +91,3 @@ VIEWS = Case(
 TINY = Case("ridge, tiny", 4, 5, 100, (20,), linear(20), "squared", rows=2000)
 
 ON_CPU = (RIDGE, MLP, CNN, LSTM)
-ON_GPU = (RESNET, VIEWS)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from .cases import ON_GPU, Case
+from .cases import RESNET, VIEWS, Case
 from .rivals import Rivals, rounds_of
 from .timing import commit, machine, side_by_side, told
 
@@ -57,13 +57,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=5, help="for each measurement")
     parser.add_argument("--steps", type=int, default=10, help="Q")
+    parser.add_argument("--case", choices=["resnet", "views"], help="only this one")
+    parser.add_argument("--precision", choices=["tf32", "bf16"], help="only this one")
     parser.add_argument("--out", type=Path, help="write the lines to this file")
     given = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("no GPU here")
     lines = [f"`make bench-gpu`: {machine()}; commit {commit()}.", "", *HEADER]
-    for case in ON_GPU:
-        for precision in ("tf32", "bf16"):
+    cases = {"resnet": RESNET, "views": VIEWS}
+    precisions = [given.precision] if given.precision else ["tf32", "bf16"]
+    for case in [cases[given.case]] if given.case else cases.values():
+        for precision in precisions:
             torch._dynamo.reset()
             try:
                 mine = case.with_(device="cuda", steps=given.steps)

@@ -6,6 +6,7 @@ model, a label that is absent) are carried along untouched.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -130,7 +131,7 @@ def is_finite(tree: Tree) -> bool:
     large: only then is every number looked at."""
     real = [a for a in tensors(tree) if a.is_floating_point()]
     sums = [a.sum(dtype=torch.float64) for a in real]
-    if not sums or bool(torch.isfinite(sums[0] if len(sums) == 1 else torch.stack(sums)).all()):
+    if not sums or math.isfinite((sums[0] if len(sums) == 1 else torch.stack(sums).sum()).item()):
         return True
     return all(bool(torch.isfinite(a).all()) for a in real)
 

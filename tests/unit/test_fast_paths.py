@@ -92,7 +92,8 @@ def test_replay_gives_the_same_bits(model, settings):
     called = Run(rule, MODELS[model](), data, replay=0, precision="float64")
     assert tree.largest_difference(learnt(played, 16), learnt(called, 16)) == 0
     entries = played.fed._player._entries.values()
-    assert sum(entry.play is not None for entry in entries) >= 4  # embed and sgd, in both silos
+    lots = len(played.fed._alike)
+    assert sum(entry.play is not None for entry in entries) >= 2 * lots  # embed and sgd
     assert any(sum(entry.known.values()) > 1 for entry in entries)  # of several sizes
 
 

@@ -55,10 +55,10 @@ def mean_over(mask: Tensor, per_row: Tensor) -> Tensor:
 
 def descend(theta: Theta, slope: Theta, mask: Tensor, lr: Tensor, l2: float) -> Theta:
     """One step; a client without a row that counts takes none, whatever its slope is."""
-    moves = mask.any()
+    eta = torch.where(mask.any(), lr, 0.0)
     if l2:
         slope = tree.map_tensors(lambda g, a: g + l2 * a, slope, theta)
-    return tree.map_tensors(lambda a, g: torch.where(moves, a - lr * g, a), theta, slope)
+    return tree.map_tensors(lambda a, g: torch.addcmul(a, g, eta, value=-1), theta, slope)
 
 
 def local_loss(theta: Theta, part: Part, rest: Rows, batch: Batch) -> Tensor:

@@ -21,6 +21,7 @@ from ..rng import Ints
 
 BUDGET = 16 * 2**20  # bytes of a chunk: about what a core has of the last cache
 SPARE = 512 * 2**10  # bytes of padding that are worth another chunk
+SMALL = 4 * 2**20  # bytes of all clients' models for which silos share chunks
 HEAVY = 256 * 2**10  # bytes of rows in a chunk from which it is worth a thread of its own
 
 
@@ -37,14 +38,15 @@ class Cost:
 
     @staticmethod
     def of(part: Part, most: int | None) -> Cost:
-        budget = BUDGET
+        budget, spare = BUDGET, SPARE
         if part.device.type == "cuda":
-            # seen on an H200: vmap of a ResNet keeps four times what a plain pass does
-            budget = torch.cuda.get_device_properties(part.device).total_memory // 16
+            # seen on an H200: vmap of a ResNet keeps three times what a plain pass does
+            budget = torch.cuda.get_device_properties(part.device).total_memory // 8
+            spare = budget // 4
         elif part.loop_only and most is None:
             most = 1  # they run one by one: results are passed on as they come
         params = {**part.block.initial(0), **({} if part.head is None else part.head.initial(0))}
-        return Cost(tree.nbytes(params), kept_bytes(part), budget, most)
+        return Cost(tree.nbytes(params), kept_bytes(part), budget, most, spare)
 
     def __str__(self) -> str:
         if self.most is not None:
@@ -67,6 +69,11 @@ class Cost:
                 chunks.append(places[:length])
                 places, widths = places[length:], widths[length:]
         return chunks
+
+    def small(self, clients: int) -> bool:
+        """Whether the models of so many clients are so small that those of several silos are
+        better computed together, each with a copy from the start."""
+        return self.most is None and self.weights * clients <= SMALL
 
     def _split(self, widths: Ints) -> list[int]:
         """Lengths of the parts of a sorted chunk between which much padding is saved."""

@@ -1,18 +1,17 @@
-"""The client axis: the only file that knows that clients lie along the first axis of a tensor.
+"""Values along the client axis, and local work on them: `torch.func.vmap` over a chunk.
 
 A value at clients is lazy: a description of what each client would compute. It is computed for a
-chunk of a silo's clients at a time. Ragged rows are padded and masked, and local work is
-`torch.func.vmap` over the chunk; a chunk of one client is a plain call, and so is each client's
-work with an argument that says `loop_only`.
+chunk of clients at a time. A chunk of one client is a plain call, and so is each client's work with
+an argument that says `loop_only`. Where a chunk has clients of several silos, work is given a part
+of the task that has no silo's name; work that asks for the name is done silo by silo.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import wraps
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,66 +20,30 @@ from torch.func import vmap
 
 from .. import tree
 from ..federation.local import Local, giving_tensors
-from ..federation.placed import AtClients, Batch, Noise, RowMap, Rows
-from ..federation.releases import among_padding
+from ..federation.placed import AtClients
 from ..federation.schedule import Bools
+from ..federation.topology import Client
+from ..models.task import NamelessPart, Part, SiloAsked
 from ..rng import Ints
+from .axis import Chunk, Value
 from .replay import Player
 
-KEPT = 2**22  # bytes of a chunk's rows that are not worth taking twice
 Call = Callable[[Local, str, Sequence[Any]], Any]
 
 
-class Value(NamedTuple):
-    """A chunk's value: one tree with a leading client axis, or one for all its clients alike."""
-
-    tree: Any
-    stacked: bool
-
-    def each(self, count: int) -> list[Any]:
-        """One tree a client."""
-        if not self.stacked:
-            return [self.tree] * count
-        return [tree.map_tensors(lambda a, i=i: a[i], self.tree) for i in range(count)]
-
-    def numbers(self, count: int) -> Tensor:
-        """One number a client, [c]."""
-        return self.tree if self.stacked else self.tree.expand(count)
-
-    def sum(self, weights: Tensor | None, count: int) -> Any:
-        """Weighted sum over the clients, in double precision."""
-        if not self.stacked:
-            return tree.scale(tree.widened(self.tree), count if weights is None else weights.sum())
-        if weights is None:
-            return tree.map_tensors(lambda a: a.sum(0, dtype=torch.float64), self.tree)
-        return tree.map_tensors(lambda a: torch.tensordot(weights, a.double(), 1), self.tree)
-
-    def pick(self, positions: Ints) -> Value:
-        """Some of the clients, by position."""
-        at = torch.from_numpy(positions)
-        return Value(tree.map_tensors(lambda a: a[at.to(a.device)], self.tree), True)
-
-
-@dataclass
-class Chunk:
-    """Some clients of a silo, by their place in it, and what was computed for them so far."""
-
-    silo: str
-    places: Ints
-    memo: dict[int, Value] = field(default_factory=dict)
-
-
 class Lazy(AtClients):
-    """What each client would compute. `has` says which clients have it."""
+    """What each client would compute. `has` says which clients have it, `scope` in which silos it
+    lives."""
 
-    has: Mapping[str, Bools]
+    def __init__(self, has: Bools, scope: Sequence[str]):
+        self.has, self.scope = has, scope
 
-    def shapes(self, silo: str) -> Ints | None:
+    def shapes(self) -> Ints | None:
         """For each client a number that differs where shapes do: clients of different shapes
-        cannot share a chunk. None where all are alike."""
+        cannot share a chunk. None where all of a silo, and of silos that are alike, are alike."""
         return None
 
-    def widths(self, silo: str) -> Ints | None:
+    def widths(self) -> Ints | None:
         """How many rows each client's value has; None where it has none."""
         return None
 
@@ -94,41 +57,75 @@ class Lazy(AtClients):
 
 
 class Same(Lazy):
-    """One value for all clients of a silo: passed to vmap as it is."""
+    """One value for all clients of a silo: passed to vmap as it is, or once for each client where
+    those of several silos share a chunk."""
 
-    def __init__(self, values: Mapping[str, Any], has: Mapping[str, Bools]):
-        self._values, self.has = values, has
+    def __init__(self, values: Mapping[str, Any], has: Bools):
+        super().__init__(has, tuple(values))
+        self._values = values
+        self._together: dict[tuple[str, ...], Any] = {}
+
+    def alike(self, silos: tuple[str, ...]) -> bool:
+        """Whether the values of these silos are one, or can be stacked."""
+        if silos not in self._together:
+            mine = [self._values[silo] for silo in silos]
+            if all(one is mine[0] for one in mine):
+                self._together[silos] = mine[0]
+                return True
+            parts = [tree.apart(one) for one in mine]
+            shapes = [[(a.shape, a.dtype) for a in tensors] for tensors, _ in parts]
+            if any(form != parts[0][1] for _, form in parts) or any(
+                one != shapes[0] for one in shapes
+            ):
+                return False
+            self._together[silos] = stack(mine)
+        return True
 
     def _compute(self, chunk: Chunk) -> Value:
-        return Value(self._values[chunk.silo], False)
+        if not chunk.mixed:
+            return Value(self._values[chunk.silos[0]], False)
+        both = self._together[chunk.silos]
+        if both is self._values[chunk.silos[0]]:
+            return Value(both, False)
+        at = torch.from_numpy(chunk.of)
+        return Value(tree.map_tensors(lambda a: a.index_select(0, at.to(a.device)), both), True)
+
+
+class Parts(Lazy):
+    """The silos' parts of the task; one without a name where silos share a chunk."""
+
+    def __init__(self, parts: Mapping[str, Part], nameless: Mapping[str, NamelessPart], has: Bools):
+        super().__init__(has, tuple(parts))
+        self._parts, self._nameless = parts, nameless
+
+    def _compute(self, chunk: Chunk) -> Value:
+        parts = self._nameless if chunk.mixed else self._parts
+        return Value(parts[chunk.silos[0]], False)
 
 
 Groups = Sequence[tuple[Ints, Value]]  # clients by place, and their value
 
 
 class Stacked(Lazy):
-    """Values computed already, in groups of clients with equal shapes."""
+    """Values computed already, in groups of clients with equal shapes. `clients`: on the axis."""
 
-    def __init__(self, groups: Mapping[str, Groups], clients: Mapping[str, int]):
+    def __init__(self, groups: Groups, clients: int, scope: Sequence[str]):
         self._groups = groups
-        self._group: dict[str, Ints] = {}  # silo -> [K] which group a client is in, -1: none
-        self._position: dict[str, Ints] = {}  # silo -> [K] where in it
-        for silo, parts in groups.items():
-            self._group[silo] = np.full(clients[silo], -1)
-            self._position[silo] = np.full(clients[silo], -1)
-            for number, (places, _) in enumerate(parts):
-                self._group[silo][places] = number
-                self._position[silo][places] = np.arange(len(places))
-        self.has = {silo: group >= 0 for silo, group in self._group.items()}
+        self._group = np.full(clients, -1)  # which group a client is in, -1: none
+        self._position = np.full(clients, -1)  # where in it
+        for number, (places, _) in enumerate(groups):
+            self._group[places] = number
+            self._position[places] = np.arange(len(places))
+        super().__init__(self._group >= 0, scope)
 
-    def shapes(self, silo: str) -> Ints:
-        return self._group[silo]
+    def shapes(self) -> Ints:
+        return self._group
 
     def _compute(self, chunk: Chunk) -> Value:
-        places, value = self._groups[chunk.silo][int(self._group[chunk.silo][chunk.places[0]])]
+        places, value = self._groups[int(self._group[chunk.places[0]])]
         if np.array_equal(places, chunk.places) or not value.stacked:
             return value
-        return value.pick(self._position[chunk.silo][chunk.places])
+        return value.pick(self._position[chunk.places])
 
 
 def stacked_by_shape(each: Mapping[int, Any]) -> Groups:
@@ -137,12 +134,12 @@ def stacked_by_shape(each: Mapping[int, Any]) -> Groups:
     for place, mine in each.items():
         alike.setdefault(tree.signature(mine), []).append(place)
     return [
-        (np.array(places), Value(_stack([each[place] for place in places]), True))
+        (np.array(places), Value(stack([each[place] for place in places]), True))
         for places in alike.values()
     ]
 
 
-def _stack(each: Sequence[Any]) -> Any:
+def stack(each: Sequence[Any]) -> Any:
     return tree.map_tensors(lambda *mine: torch.stack(mine), *each)
 
 
@@ -156,31 +153,71 @@ def together(shapes: Sequence[Ints | None]) -> Ints | None:
 
 def widest(widths: Sequence[Ints | None]) -> Ints | None:
     """The largest number of rows of each client."""
-    known = [mine for mine in widths if mine is not None]
-    return np.maximum.reduce(known) if known else None
+    known: list[Ints] = []
+    for mine in widths:
+        if mine is not None and not any(mine is other for other in known):
+            known.append(mine)
+    if len(known) < 2:
+        return known[0] if known else None
+    return np.maximum.reduce(known)
 
 
 class Mapped(Lazy):
-    """Local work on lazy values. What depends on no client is computed once for all."""
+    """Local work on lazy values. What depends on no client is computed once for all. `named`: the
+    work that was seen to ask for its silo."""
 
     def __init__(
-        self, call: Call, play: Player, f: Local, values: Sequence[Lazy], silos: Sequence[str]
+        self,
+        call: Call,
+        play: Player,
+        named: set[Local],
+        f: Local,
+        values: Sequence[Lazy],
+        scope: Sequence[str],
     ):
-        self._call, self._play, self._f, self._values = call, play, f, values
-        self.has = {
-            silo: np.logical_and.reduce([value.has[silo] for value in values]) for silo in silos
-        }
+        has = values[0].has
+        for value in values[1:]:
+            if value.has is not has:
+                has = has & value.has
+        super().__init__(has, scope)
+        self._call, self._play, self._named = call, play, named
+        self._f, self._values = f, values
 
-    def shapes(self, silo: str) -> Ints | None:
-        return together([value.shapes(silo) for value in self._values])
+    @property
+    def values(self) -> Sequence[Lazy]:
+        return self._values
 
-    def widths(self, silo: str) -> Ints | None:
-        return widest([value.widths(silo) for value in self._values])
+    def shapes(self) -> Ints | None:
+        return together([value.shapes() for value in self._values])
+
+    def widths(self) -> Ints | None:
+        return widest([value.widths() for value in self._values])
 
     def _compute(self, chunk: Chunk) -> Value:
-        args = [value.value(chunk) for value in self._values]
+        if chunk.mixed and self._f in self._named:
+            return self._silo_by_silo(chunk)
+        try:
+            return self._work(chunk, [value.value(chunk) for value in self._values])
+        except SiloAsked:
+            self._named.add(self._f)
+            return self._silo_by_silo(chunk)
+
+    def _silo_by_silo(self, chunk: Chunk) -> Value:
+        found = []
+        for start, own in chunk.by_silo():
+            count = len(own.places)
+            args = []
+            for value in self._values:
+                whole = value.value(chunk)
+                args.append(whole.narrow(start, count) if whole.stacked else value.value(own))
+            result = self._work(own, args)
+            expanded = tree.map_tensors(lambda a, k=count: a.expand(k, *a.shape), result.tree)
+            found.append(result.tree if result.stacked else expanded)
+        return Value(tree.map_tensors(lambda *a: torch.cat(a), *found), True)
+
+    def _work(self, chunk: Chunk, args: Sequence[Value]) -> Value:
         trees = [arg.tree for arg in args]
-        where = f"clients of {chunk.silo}"
+        where = f"clients of {', '.join(chunk.silos)}"
         stacked = tuple(arg.stacked for arg in args)
         if not any(stacked):
             return Value(self._call(giving_tensors(self._f), where, trees), False)
@@ -190,7 +227,7 @@ class Mapped(Lazy):
             return Value(self._call(self._together(stacked), where, trees), True)
         each = zip(*(arg.each(count) for arg in args), strict=True)
         alone = giving_tensors(self._f) if loop else self._alone()
-        return Value(_stack([self._call(alone, where, mine) for mine in each]), True)
+        return Value(stack([self._call(alone, where, mine) for mine in each]), True)
 
     def _together(self, stacked: tuple[bool, ...]) -> Local:
         """f for all clients of a chunk at once."""
@@ -208,153 +245,25 @@ class Mapped(Lazy):
         return wraps(f)(lambda *trees: self._play((self._f, None), f, trees))
 
 
-class Segments(RowMap):
-    """Which positions of a minibatch each client fills: positions sorted by client and step.
-
-    `ids` are [B] or [Q, B]; `padding` adds columns that mean nothing (a test uses it).
-    """
-
-    def __init__(
-        self,
-        ids: Tensor,
-        owner: Mapping[str, Ints],
-        clients: Mapping[str, int],
-        padding: int,
-        device: torch.device,
-    ):
-        self.size = ids.numel()
-        self.ids = ids.flatten().to(device)
-        self._lead = tuple(ids.shape[:-1])
-        self._padding, self._device = padding, device
-        self._known: dict[tuple[str, bytes], tuple[Tensor, Tensor]] = {}
-        steps = ids.shape[0] if self._lead else 1
-        step = np.repeat(np.arange(steps), ids.shape[-1])
-        rows = ids.flatten().numpy()
-        self._order: dict[str, Ints] = {}
-        self._starts: dict[str, Ints] = {}
-        self._counts: dict[str, Ints] = {}
-        for silo, owners in owner.items():
-            group = owners[rows] * steps + step
-            counts = np.bincount(group, minlength=clients[silo] * steps)
-            self._order[silo] = np.argsort(group, kind="stable")
-            self._counts[silo] = counts.reshape(-1, steps)
-            self._starts[silo] = (np.cumsum(counts) - counts).reshape(-1, steps)
-
-    def rows(self, silo: str) -> Ints:
-        """How many rows each client has here."""
-        return self._counts[silo].sum(1)
-
-    def widths(self, silo: str) -> Ints:
-        """How many rows each client has in one step, at most."""
-        return self._counts[silo].max(1)
-
-    def positions(self, chunk: Chunk) -> tuple[Tensor, Tensor]:
-        """As computed before for these clients, or now."""
-        key = (chunk.silo, chunk.places.tobytes())
-        if key not in self._known:
-            self._known[key] = self._positions(chunk)
-        return self._known[key]
-
-    def _positions(self, chunk: Chunk) -> tuple[Tensor, Tensor]:
-        """[c, b] or [c, Q, b] positions, and which of them are real. There is at least one column;
-        padding points at a real row, never at zeros, whose gradients may not be finite."""
-        counts = self._counts[chunk.silo][chunk.places][..., None]
-        column = np.arange(max(1, int(counts.max(initial=0))) + self._padding)
-        at = np.minimum(self._starts[chunk.silo][chunk.places][..., None] + column, self.size - 1)
-        real = column < counts
-        slots = self._order[chunk.silo][np.where(real, at, at[..., :1])]
-        shape = (len(chunk.places), *self._lead, len(column))
-        return self._tensor(slots.reshape(shape)), self._tensor(real.reshape(shape))
-
-    def _tensor(self, array: Any) -> Tensor:
-        return torch.from_numpy(array).to(self._device)
-
-    def put(self, chunk: Chunk, value: Value, rows: Tensor, mask: Tensor) -> None:
-        """Write a chunk's rows where they belong in the minibatch."""
-        slots, real = self.positions(chunk)
-        rows[slots[real]], mask[slots[real]] = value.tree[real], True
-
-    def real_rows(self, chunk: Chunk, value: Value) -> Tensor:
-        """A chunk's rows without padding, [rows, ...]."""
-        _, real = self.positions(chunk)
-        got = value.tree.shape[: real.ndim] if isinstance(value.tree, Tensor) else ()
-        if not value.stacked or got != real.shape:
-            raise ValueError("one entry for each of a client's rows is needed")
-        return value.tree[real]
-
-
-class Taken(Lazy):
-    """Each client's rows of a silo's data, for a minibatch."""
-
-    def __init__(
-        self,
-        x: Mapping[str, Tensor],
-        y: Mapping[str, Tensor | None],
-        where: Segments,
-        has: Mapping[str, Bools],
-    ):
-        self._x, self._y, self._where, self.has = x, y, where, has
-        self._kept: dict[tuple[str, bytes], Value] = {}
-
-    def widths(self, silo: str) -> Ints:
-        return self._where.widths(silo)
-
-    def _compute(self, chunk: Chunk) -> Value:
-        key = (chunk.silo, chunk.places.tobytes())
-        if key in self._kept:  # a round takes the rows of its minibatch more than once
-            return self._kept[key]
-        slots, mask = self._where.positions(chunk)
-        rows, y = self._where.ids[slots], self._y[chunk.silo]
-        batch = Batch(_rows(self._x[chunk.silo], rows), None if y is None else _rows(y, rows), mask)
-        if tree.nbytes(batch) < KEPT:
-            self._kept[key] = Value(batch, True)
-        return Value(batch, True)
-
-
-class RowNoise(Lazy):
-    """Noise for each client's rows; padding gets none. `draw`: of some rows of a client."""
-
-    def __init__(
-        self,
-        draw: Callable[[str, int, Tensor], Noise],
-        where: Segments,
-        has: Mapping[str, Bools],
-    ):
-        self._draw, self._where, self.has = draw, where, has
-
-    def _compute(self, chunk: Chunk) -> Value:
-        slots, real = self._where.positions(chunk)
-        rows = self._where.ids[slots]
-        each = zip(chunk.places.tolist(), rows, real, strict=True)
-        found = [among_padding(self._draw(chunk.silo, at, r[ok]), ok) for at, r, ok in each]
-        return Value(_stack(found), True)
-
-
 class OwnNoise(Lazy):
-    """Noise of one shape for each client of a silo."""
+    """Noise of one shape for each client of a silo. `draw`: of a client."""
 
-    def __init__(self, draw: Callable[[str, int], Tensor], has: Mapping[str, Bools]):
-        self._draw, self.has = draw, has
-
-    def _compute(self, chunk: Chunk) -> Value:
-        return Value(_stack([self._draw(chunk.silo, at) for at in chunk.places.tolist()]), True)
-
-
-class Scattered(Lazy):
-    """Each client's rows of a value at its hub."""
-
-    def __init__(self, rows: Mapping[str, Rows], where: Segments, has: Mapping[str, Bools]):
-        self._rows, self._where, self.has = rows, where, has
-
-    def widths(self, silo: str) -> Ints:
-        return self._where.widths(silo)
+    def __init__(
+        self,
+        draw: Callable[[Client], Tensor],
+        client: Callable[[int], Client],
+        has: Bools,
+        scope: Sequence[str],
+    ):
+        super().__init__(has, scope)
+        self._draw, self._client = draw, client
 
     def _compute(self, chunk: Chunk) -> Value:
-        slots, mask = self._where.positions(chunk)
-        value, counts = self._rows[chunk.silo]
-        return Value(Rows(_rows(value, slots), _rows(counts, slots) & mask), True)
+        return Value(stack([self._draw(self._client(at)) for at in chunk.places.tolist()]), True)
 
 
-def _rows(values: Tensor, at: Tensor) -> Tensor:
-    """values[at], several times faster."""
-    return values.index_select(0, at.flatten()).unflatten(0, at.shape)
+def can_mix(lazy: Lazy, silos: tuple[str, ...]) -> bool:
+    """Whether the clients of silos that are alike can share a chunk of this value."""
+    if isinstance(lazy, Same):
+        return lazy.alike(silos)
+    return not isinstance(lazy, Mapped) or all(can_mix(value, silos) for value in lazy.values)

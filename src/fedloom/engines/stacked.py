@@ -7,6 +7,7 @@ resident. chunk = 1 is a loop over clients; how many run at once without it, chu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -33,26 +34,27 @@ from ..federation.placed import (
 )
 from ..federation.schedule import Bools, Moment, Schedule
 from ..federation.topology import Client, title
-from ..models.task import Shapes, Task
+from ..models.task import NamelessPart, Shapes, Task
 from ..rng import Ints
+from .axis import Axis, Chunk, Lot
+from .axis import means as means_of
 from .chunks import Cost
 from .clientaxis import (
-    Chunk,
     Lazy,
     Mapped,
     OwnNoise,
-    RowNoise,
+    Parts,
     Same,
-    Scattered,
-    Segments,
     Stacked,
-    Taken,
+    can_mix,
     stacked_by_shape,
     together,
     widest,
 )
+from .convolutions import of_clients
 from .replay import CALLS, Player
-from .threads import ahead
+from .segments import RowNoise, Scattered, Segments, Taken
+from .threads import ahead, autocast
 
 
 class StackedEngine(Fabric):
@@ -85,13 +87,8 @@ class StackedEngine(Fabric):
             device=torch.device(device),
         )
         self._padding = padding
-        self._cost = {silo: Cost.of(part, chunk) for silo, part in self.part.values.items()}
-        self._player = Player(replay)
         self._names = topology.clients
-        self._count = {silo: len(names) for silo, names in topology.clients.items()}
-        self._all = {silo: np.ones(count, dtype=bool) for silo, count in self._count.items()}
-        self._roster = dict(self._all)
-        self._owner = {silo: owner.numpy() for silo, owner in placement.owner.items()}
+        self._axis = Axis(topology.clients)
         self._x = {
             silo: x.to(dtype=shapes.features[silo][1], device=self.device)
             for silo, x in placement.x.items()
@@ -99,6 +96,24 @@ class StackedEngine(Fabric):
         self._y = {
             silo: None if y is None else task.loss.labels(y, shapes.dtype).to(self.device)
             for silo, y in placement.y.items()
+        }
+        alike: dict[Any, list[str]] = {}
+        for silo, part in self.part.values.items():
+            alike.setdefault((part.kind, self._y[silo] is None), []).append(silo)
+        self._alike = [tuple(silos) for silos in alike.values()]
+        self._cost: dict[str, Cost] = {}
+        self._nameless: dict[str, NamelessPart] = {}
+        for silos in self._alike:
+            part = self.part.values[silos[0]]
+            self._cost.update(dict.fromkeys(silos, Cost.of(part, chunk)))
+            self._nameless.update(dict.fromkeys(silos, NamelessPart(part)))
+        self._named: set[Local] = set()  # client work that asks for its silo
+        self._player = Player(replay)
+        self._all = np.ones(self._axis.size, dtype=bool)
+        self._roster = self._all.copy()  # one for all scopes: changed in place
+        self._owner = {
+            silo: owner.numpy() + self._axis.span[silo].start
+            for silo, owner in placement.owner.items()
         }
         self._desk: dict[tuple[Key, str, str], Any] = {}
         self._checked: dict[tuple[Kind, str], Any] = {}  # the last of a kind from each
@@ -113,9 +128,8 @@ class StackedEngine(Fabric):
     def begin(self, round: int) -> None:
         super().begin(round)
         self._checked.clear()
-        for silo in self.silos:
-            self._roster[silo] = self._all[silo]
-            self._shrink(silo, Moment(round), self._all[silo])
+        self._roster[:] = True
+        self._shrink(Moment(round), self._all)
 
     def finish(self) -> None:
         """Nobody waits here."""
@@ -124,70 +138,75 @@ class StackedEngine(Fabric):
         """Nobody else runs here."""
 
     def _on_roster(self, silo: str) -> Bools:
-        return self._roster[silo]
+        return self._roster[self._axis.span[silo]]
 
-    def _shrink(self, silo: str, moment: Moment, has: Bools) -> Bools:
+    def _shrink(self, moment: Moment, has: Bools) -> Bools:
         """Those who answer an upward move; the others are out for the rest of the round."""
-        before = self._roster[silo]
-        says = self.schedule.answers(moment, silo, self._names[silo])
-        self._roster[silo] = before & says & has
-        self.record.note(moment, silo, self._names[silo], before, self._roster[silo])
-        return self._roster[silo]
+        for silo in self.scope:
+            names, before = self._names[silo], self._on_roster(silo)
+            after = before & has[self._axis.span[silo]]
+            after &= self.schedule.answers(moment, silo, names)
+            if (after != before).any():
+                self.record.note(moment, silo, names, before, after)
+                before[:] = after
+        return self._there()
+
+    def _there(self) -> Bools:
+        """Who is there, in these silos."""
+        if len(self.scope) == len(self.silos):
+            return self._roster.copy()
+        there = np.zeros_like(self._roster)
+        for silo in self.scope:
+            there[self._axis.span[silo]] = self._on_roster(silo)
+        return there
 
     # Values
 
     def minibatch(self, ids: Tensor) -> tuple[AtClients[Batch], RowMap]:
-        where = Segments(ids, self._owner, self._count, self._padding, self.device)
-        return Taken(self._x, self._y, where, self._all), where
+        owner = {silo: self._owner[silo] for silo in self.scope}
+        where = Segments(ids, owner, self._axis.size, self._padding, self.device)
+        return Taken(self._x, self._y, where, self._all, self.scope), where
 
     def row_noise(
         self, where: RowMap, ids: Tensor, sizes: Mapping[str, tuple[int, int]], once: bool = False
     ) -> AtClients[Noise]:
         assert isinstance(where, Segments)
         draw = self._row_noise(sizes, once)
-        names = self._names
-        return RowNoise(
-            lambda silo, place, rows: draw(Client(silo, names[silo][place]), rows), where, self._all
-        )
+        return RowNoise(draw, self._axis.client, where, self._all, self.scope)
 
     def noise(self, sizes: Mapping[str, tuple[int, ...]]) -> AtClients[Tensor]:
-        draw, names = self._noise(sizes), self._names
-        return OwnNoise(lambda silo, place: draw(Client(silo, names[silo][place])), self._all)
+        return OwnNoise(self._noise(sizes), self._axis.client, self._all, self.scope)
 
     def _read_clients(self, value: Placed) -> dict[Client, Any]:
         if not isinstance(value, Lazy):
             raise misplaced(value, "the clients", "read")
         lazy = self._lazy(value, "read")
-        return {
-            Client(silo, self._names[silo][place]): mine
-            for silo in self.scope
-            for place, mine in self._forced(lazy, silo, lazy.has[silo]).items()
-        }
+        forced = self._forced(lazy, lazy.has)
+        return {self._axis.client(place): mine for place, mine in forced.items()}
 
     def place_clients(self, values: Mapping[Client, Any]) -> AtClients[Any]:
-        each = {
-            silo: {
-                place: values[client]
-                for place, name in enumerate(self._names[silo])
-                if (client := Client(silo, name)) in values
-            }
-            for silo in self.scope
-        }
+        each = {}
+        for silo in self.scope:
+            for place, name in enumerate(self._names[silo], self._axis.span[silo].start):
+                if (client := Client(silo, name)) in values:
+                    each[place] = values[client]
         return self._stacked(each)
 
-    def _stacked(self, each: Mapping[str, Mapping[int, Any]]) -> Stacked:
-        return Stacked({silo: stacked_by_shape(mine) for silo, mine in each.items()}, self._count)
+    def _stacked(self, each: Mapping[int, Any]) -> Stacked:
+        return Stacked(stacked_by_shape(each), self._axis.size, self.scope)
 
     def _lazy(self, value: Any, user: str) -> Lazy:
         """A placed value as clients are given it."""
         if isinstance(value, Known):
             return Same(dict.fromkeys(self.silos, value.value), self._all)
+        if value is self.part:
+            return Parts(self.part.values, self._nameless, self._all)
         if isinstance(value, PerSilo):
             return Same(value.values, self._all)
         if not isinstance(value, Lazy):
             raise misplaced(value, "the clients", user)
         for silo in self.scope:
-            if silo not in value.has:
+            if silo not in value.scope:
                 raise PlacementError(f"{user} at the clients of {silo}: the value lives elsewhere")
         return value
 
@@ -197,29 +216,27 @@ class StackedEngine(Fabric):
         check_local(f)
         args = [self._lazy(value, name_of(f)) for value in values or [self.known(None)]]
         f = f if values else of_nothing(f)
-        return Mapped(self._call, self._player, f, args, self.scope)
+        return Mapped(self._client_call, self._player, self._named, f, args, self.scope)
+
+    def _client_call(self, f: Local, where: str, args: Sequence[Any]) -> Any:
+        with of_clients(self.device):
+            result = self._call(f, where, args)
+        if autocast():  # it keeps what it has cast until it ends, which is a client's every weight
+            torch.clear_autocast_cache()
+        return result
 
     def hold(self, value: AtClients[Any]) -> AtClients[Any]:
         lazy = self._lazy(value, "hold")
-        held = {
-            silo: [
-                (chunk.places, lazy.value(chunk))
-                for chunk in self._chunks(silo, lazy.has[silo] & self._roster[silo], lazy)
-            ]
-            for silo in self.scope
-        }
-        return Stacked(held, self._count)
+        there = lazy.has & self._there()
+        held = [(chunk.places, lazy.value(chunk)) for chunk in self._chunks(there, lazy)]
+        return Stacked(held, self._axis.size, self.scope)
 
     def keep(self, new: AtClients[Any], old: AtClients[Any]) -> AtClients[Any]:
         after, before = self._lazy(new, "keep"), self._lazy(old, "keep")
-        kept: dict[str, dict[int, Any]] = {}
         for silo in self.scope:
             self._last_up(silo)
-            counts = self._roster[silo] & after.has[silo]
-            kept[silo] = {
-                **self._forced(before, silo, before.has[silo] & ~counts),
-                **self._forced(after, silo, counts),
-            }
+        counts = self._there() & after.has
+        kept = self._forced(before, before.has & ~counts) | self._forced(after, counts)
         return self._stacked(kept)
 
     # Down
@@ -228,13 +245,13 @@ class StackedEngine(Fabric):
         self, kind: Kind, value: AtHubs[Any], holding: RowMap | None = None
     ) -> AtClients[Any]:
         self._next(kind)
-        if holding is not None:
-            assert isinstance(holding, Segments)
-            for silo in self.scope:
-                self._roster[silo] = self._roster[silo] & (holding.rows(silo) > 0)
         values = {silo: argument(value, silo, kind.name) for silo in self.scope}
         for silo, mine in values.items():
-            self._book("down", kind, silo, self._roster[silo], tree.nbytes(mine))
+            span = self._axis.span[silo]
+            if holding is not None:
+                assert isinstance(holding, Segments)
+                self._roster[span] &= holding.rows[span] > 0
+            self._book("down", kind, silo, self._roster[span], tree.nbytes(mine))
         return Same(values, self._there())
 
     def scatter(self, kind: Kind, rows: AtHubs[Rows], where: RowMap) -> AtClients[Rows]:
@@ -245,52 +262,55 @@ class StackedEngine(Fabric):
             self._check_size(kind, mine, where, silo)
             self._check_rows(kind, silo, mine.value, silo)
             sizes = self._row_bytes(kind, silo, where, masked=True)
-            self._book("down", kind, silo, self._roster[silo], sizes)
+            self._book("down", kind, silo, self._on_roster(silo), sizes)
         return Scattered(values, where, self._there())
 
     def _spread_clients(self, kind: Kind, value: AtHubs[Any]) -> AtClients[Any]:
         self._next(kind)
-        spread: dict[str, dict[int, Any]] = {}
+        spread: dict[int, Any] = {}
         for silo in self.scope:
-            own = argument(value, silo, kind.name)
-            there = np.flatnonzero(self._roster[silo]).tolist()
+            own, span = argument(value, silo, kind.name), self._axis.span[silo]
+            there = np.flatnonzero(self._roster[span]).tolist()
             for client in (Client(silo, self._names[silo][place]) for place in there):
                 if client.name not in own:
                     raise ProtocolError(f"{kind}: {title(silo)} has nothing for {title(client)}")
-            spread[silo] = {place: own[self._names[silo][place]] for place in there}
-            self._book("down", kind, silo, self._roster[silo], self._bytes(silo, spread[silo]))
+            mine = {span.start + place: own[self._names[silo][place]] for place in there}
+            self._book("down", kind, silo, self._roster[span], self._bytes(silo, mine))
+            spread |= mine
         return self._stacked(spread)
-
-    def _there(self) -> dict[str, Bools]:
-        return {silo: self._roster[silo] for silo in self.scope}
 
     # Up
 
     def gather(self, kind: Kind, value: AtClients[Tensor], where: RowMap) -> AtHubs[Rows]:
         assert isinstance(where, Segments)
-        lazy, gathered = self._lazy(value, kind.name), {}
+        lazy = self._lazy(value, kind.name)
+        gathered: dict[str, Rows] = {}
         _, moment = self._next_up(kind)
-        for silo in self.scope:
-            there = self._shrink(silo, moment, lazy.has[silo])
-            shape, dtype = self._spec(kind, silo)
-            rows = torch.zeros(where.size, *shape, dtype=dtype, device=self.device)
-            mask = torch.zeros(where.size, dtype=torch.bool, device=self.device)
-            holders = there & (where.rows(silo) > 0)
-            for chunk in self._chunks(silo, holders, lazy):
-                self._check_rows(kind, silo, self._rows_of(kind, where, chunk, lazy), silo)
-                where.put(chunk, lazy.value(chunk), rows, mask)
+        there = self._shrink(moment, lazy.has)
+        for lot in self._lots(there & (where.rows > 0), lazy):
+            shape, dtype = self._spec(kind, lot.silos[0])
+            size = len(lot.silos) * where.size
+            rows = torch.zeros(size, *shape, dtype=dtype, device=self.device)
+            mask = torch.zeros(size, dtype=torch.bool, device=self.device)
+            for chunk in lot.chunks:
+                own = self._rows_of(kind, where, chunk, lazy, rows, mask)
+                self._check_rows(kind, lot.silos[0], own, lot.silos[0])
             if not tree.is_finite(rows):
-                for chunk in self._one_by_one(silo, holders):
-                    self._check_finite(
-                        kind, self._client(chunk), self._rows_of(kind, where, chunk, lazy)
-                    )
-            self._book("up", kind, silo, there, self._row_bytes(kind, silo, where, masked=False))
-            gathered[silo] = Rows(rows, mask)
-        return AtHubs(gathered, self.scope)
+                for chunk in self._one_by_one(there & (where.rows > 0)):
+                    own = self._rows_of(kind, where, chunk, lazy, rows.clone(), mask)
+                    self._check_finite(kind, self._client(chunk), own)
+            each = zip(rows.split(where.size), mask.split(where.size), strict=True)
+            gathered.update(zip(lot.silos, (Rows(*mine) for mine in each), strict=True))
+        for silo in self.scope:
+            on = there[self._axis.span[silo]]
+            self._book("up", kind, silo, on, self._row_bytes(kind, silo, where, masked=False))
+        return AtHubs({silo: gathered[silo] for silo in self.scope}, self.scope)
 
-    def _rows_of(self, kind: Kind, where: Segments, chunk: Chunk, lazy: Lazy) -> Tensor:
+    def _rows_of(
+        self, kind: Kind, where: Segments, chunk: Chunk, lazy: Lazy, rows: Tensor, mask: Tensor
+    ) -> Tensor:
         try:
-            return where.real_rows(chunk, lazy.value(chunk))
+            return where.put(chunk, lazy.value(chunk), rows, mask)
         except ValueError as problem:
             raise ProtocolError(f"round {self.round}: {kind}: {problem}") from None
 
@@ -302,31 +322,35 @@ class StackedEngine(Fabric):
         otherwise: AtHubs[Any],
         weight: AtClients[Tensor] | None = None,
     ) -> AtHubs[Any]:
-        lazy, means = self._lazy(value, kind.name), {}
+        lazy = self._lazy(value, kind.name)
         weights = None if weight is None else self._lazy(weight, kind.name)
         _, moment = self._next_up(kind)
-        for silo in self.scope:
-            means[silo] = before = argument(otherwise, silo, kind.name)
-            has = lazy.has[silo] if weights is None else lazy.has[silo] & weights.has[silo]
-            there = self._shrink(silo, moment, has)
-            total, parts = self._sum(kind, silo, there, lazy, weights, before)
-            found = tree.divided(total, parts, before) if parts > 0 else total
+        before = {silo: argument(otherwise, silo, kind.name) for silo in self.scope}
+        there = self._shrink(moment, lazy.has if weights is None else lazy.has & weights.has)
+        means = dict(before)
+        for lot in self._lots(there, lazy, weights):
+            total, parts = self._sum(kind, lot, lazy, weights, before)
+            if total is None:
+                continue
+            found = means_of(total, parts, before[lot.silos[0]])
             if not tree.is_finite(found):
-                for chunk in self._one_by_one(silo, there):
+                for chunk in self._one_by_one(there):
                     self._check_finite(kind, self._client(chunk), lazy.value(chunk).tree)
-                self._check_finite(kind, silo, found)
-            if parts > 0:
-                means[silo] = found
-            each = tree.nbytes(before) + (0 if weights is None else self.dtype.itemsize)
-            self._book("up", kind, silo, there, each)
+                self._check_finite(kind, lot.silos[0], found)
+            for at, silo in enumerate(lot.silos):
+                if parts[at] > 0:
+                    means[silo] = tree.map_tensors(lambda a, at=at: a[at], found)
+        for silo, mine in before.items():
+            each = tree.nbytes(mine) + (0 if weights is None else self.dtype.itemsize)
+            self._book("up", kind, silo, there[self._axis.span[silo]], each)
         return AtHubs(means, self.scope)
 
     def _sum(
-        self, kind: Kind, silo: str, there: Bools, lazy: Lazy, weights: Lazy | None, like: Any
-    ) -> tuple[Any, float]:
-        """Weighted sum over clients, chunk by chunk, and the sum of the weights."""
-        total, parts = None, 0.0
-        for chunk in self._chunks(silo, there, lazy, weights):
+        self, kind: Kind, lot: Lot, lazy: Lazy, weights: Lazy | None, like: Mapping[str, Any]
+    ) -> tuple[Any, list[float]]:
+        """Weighted sums over each silo's clients, chunk by chunk, and the sums of the weights."""
+        total, parts = None, [0.0] * len(lot.silos)
+        for chunk in lot.chunks:
             count, w = len(chunk.places), None
             value = lazy.value(chunk)
             first = value.each(1)[0]
@@ -334,34 +358,43 @@ class StackedEngine(Fabric):
                 w = weights.value(chunk).numbers(count).to(self.dtype).double()
             at = 0 if w is None else int(w.argmin())
             lowest = 1.0 if w is None else float(w[at])
-            self._check_mean(kind, self._client(chunk, at), first, lowest, like)
-            part = value.sum(w, count)
+            for silo in lot.silos:
+                self._check_mean(kind, self._client(chunk, at), first, lowest, like[silo])
+            part = value.sums(w, chunk.counts)
             total = part if total is None else tree.add(total, part)
-            parts += count if w is None else float(w.sum())
+            shares: Sequence[float] = chunk.counts
+            if w is not None:
+                shares = [float(mine.sum()) for mine in w.split(list(chunk.counts))]
+            parts = [a + b for a, b in zip(parts, shares, strict=True)]
         return total, parts
 
     def _collect_clients(self, kind: Kind, value: AtClients[Any]) -> AtHubs[dict[str, Any]]:
-        lazy, collected = self._lazy(value, kind.name), {}
+        lazy = self._lazy(value, kind.name)
+        collected: dict[str, dict[str, Any]] = {silo: {} for silo in self.scope}
         _, moment = self._next_up(kind)
+        there = self._shrink(moment, lazy.has)
+        came = self._forced(lazy, there)
+        for place, mine in came.items():
+            client = self._axis.client(place)
+            self._check_finite(kind, client, mine)
+            collected[client.silo][client.name] = mine
         for silo in self.scope:
-            there = self._shrink(silo, moment, lazy.has[silo])
-            came = self._forced(lazy, silo, there)
-            for place, mine in came.items():
-                self._check_finite(kind, Client(silo, self._names[silo][place]), mine)
-            self._book("up", kind, silo, there, self._bytes(silo, came))
-            collected[silo] = {self._names[silo][place]: mine for place, mine in came.items()}
+            self._book("up", kind, silo, there[self._axis.span[silo]], self._bytes(silo, came))
         return AtHubs(collected, self.scope)
 
     def _row_bytes(self, kind: Kind, silo: str, where: Segments, masked: bool) -> Ints:
         """Bytes of each client's rows."""
         shape, dtype = self._spec(kind, silo)
-        return where.rows(silo) * (int(np.prod(shape, dtype=int)) * dtype.itemsize + masked)
+        bytes_of_row = math.prod(shape) * dtype.itemsize + masked
+        return where.rows[self._axis.span[silo]] * bytes_of_row
 
     def _bytes(self, silo: str, each: Mapping[int, Any]) -> Ints:
-        """Bytes of each client's value."""
-        sizes = np.zeros(self._count[silo], dtype=np.int64)
+        """Bytes of each of the silo's clients' value."""
+        span = self._axis.span[silo]
+        sizes = np.zeros(span.stop - span.start, dtype=np.int64)
         for place, mine in each.items():
-            sizes[place] = tree.nbytes(mine)
+            if span.start <= place < span.stop:
+                sizes[place - span.start] = tree.nbytes(mine)
         return sizes
 
     # Between hubs
@@ -385,14 +418,35 @@ class StackedEngine(Fabric):
 
     # Chunks
 
-    def _chunks(self, silo: str, there: Bools, *lazy: Lazy | None) -> Iterator[Chunk]:
-        """The clients in chunks, never two of different shapes together. What is heavy to compute
-        is computed ahead, by as many threads as torch has."""
+    def _lots(self, there: Bools, *lazy: Lazy | None) -> Iterator[Lot]:
+        """The silos in scope with the chunks of those clients, never two of different shapes
+        together. Silos that are alike make one lot if their clients' models are small."""
         values = [value for value in lazy if value is not None]
-        places, cost = np.flatnonzero(there), self._cost[silo]
-        shapes = together([value.shapes(silo) for value in values])
-        widths = widest([value.widths(silo) for value in values])
-        groups = [places]
+        shapes = together([value.shapes() for value in values])
+        widths = widest([value.widths() for value in values])
+        whole = len(self.scope) == len(self.silos)
+        for silos in self._alike if whole else [(silo,) for silo in self.scope]:
+            places = self._axis.places(there, silos)
+            one_shape = shapes is None or len(set(shapes[places].tolist())) < 2
+            small = len(silos) > 1 and one_shape and self._cost[silos[0]].small(len(places))
+            if small and all(can_mix(value, silos) for value in values):
+                yield Lot(silos, self._cut(silos, places, None, widths, values))
+                continue
+            for silo in silos:
+                places = self._axis.places(there, (silo,))
+                yield Lot((silo,), self._cut((silo,), places, shapes, widths, values))
+
+    def _cut(
+        self,
+        silos: tuple[str, ...],
+        places: Ints,
+        shapes: Ints | None,
+        widths: Ints | None,
+        values: Sequence[Lazy],
+    ) -> Iterator[Chunk]:
+        """Chunks of these clients. What is heavy to compute is computed ahead, by as many threads
+        as torch has."""
+        cost, groups = self._cost[silos[0]], [places]
         if shapes is not None:
             groups = [places[shapes[places] == kind] for kind in np.unique(shapes[places])]
         cuts = [
@@ -400,25 +454,29 @@ class StackedEngine(Fabric):
             for group in groups
             for cut in cost.cut(group, None if widths is None else widths[group])
         ]
-        chunks = (Chunk(silo, cut) for cut in cuts)
+        chunks = (self._axis.chunk(silos, cut) for cut in cuts)
         if len(cuts) > 1 and self.device.type == "cpu" and cost.heavy(cuts[0], widths):
             return ahead(chunks, lambda chunk: [value.value(chunk) for value in values])
         return chunks
 
-    def _one_by_one(self, silo: str, there: Bools) -> Iterator[Chunk]:
-        return (Chunk(silo, np.array([place])) for place in np.flatnonzero(there))
+    def _chunks(self, there: Bools, lazy: Lazy) -> Iterator[Chunk]:
+        return (chunk for lot in self._lots(there, lazy) for chunk in lot.chunks)
+
+    def _one_by_one(self, there: Bools) -> Iterator[Chunk]:
+        for silo in self.scope:
+            for place in self._axis.places(there, (silo,)):
+                yield Chunk((silo,), np.array([place]), (1,))
 
     def _client(self, chunk: Chunk, at: int = 0) -> Client:
-        return Client(chunk.silo, self._names[chunk.silo][chunk.places[at]])
+        return self._axis.client(int(chunk.places[at]))
 
-    def _each(self, lazy: Lazy, chunk: Chunk) -> list[Any]:
-        return lazy.value(chunk).each(len(chunk.places))
-
-    def _forced(self, lazy: Lazy, silo: str, there: Bools) -> dict[int, Any]:
+    def _forced(self, lazy: Lazy, there: Bools) -> dict[int, Any]:
         """Every client's own value, in the clients' order."""
         forced = {
             int(place): mine
-            for chunk in self._chunks(silo, there, lazy)
-            for place, mine in zip(chunk.places, self._each(lazy, chunk), strict=True)
+            for chunk in self._chunks(there, lazy)
+            for place, mine in zip(
+                chunk.places, lazy.value(chunk).each(len(chunk.places)), strict=True
+            )
         }
         return dict(sorted(forced.items()))

@@ -399,11 +399,13 @@ class Fabric(Accounts, Checks):
 
     def check_state(self, state: Any) -> None:
         """Refuse a state that is not finite at a hub hosted here."""
-        for name, value in state._asdict().items():
-            if isinstance(value, AtHubs):
-                for party, mine in self.read(value).items():
-                    if not tree.is_finite(mine):
-                        raise NotFiniteError(
-                            f"round {self.round}: NaN or infinity in {name} at {title(party)}; a "
-                            "smaller step size is the usual cure"
-                        )
+        at_hubs = {k: v._values for k, v in state._asdict().items() if isinstance(v, AtHubs)}
+        if tree.is_finite(at_hubs):
+            return
+        for name, values in at_hubs.items():
+            for party, mine in values.items():
+                if not tree.is_finite(mine):
+                    raise NotFiniteError(
+                        f"round {self.round}: NaN or infinity in {name} at {title(party)}; a "
+                        "smaller step size is the usual cure"
+                    )

@@ -17,7 +17,8 @@ Local = Callable[..., Any]
 
 
 def name_of(f: Local) -> str:
-    return getattr(f, "__qualname__", repr(f))
+    found = getattr(f, "__qualname__", None)
+    return repr(f) if found is None else found
 
 
 def check_local(f: Local) -> None:

@@ -11,7 +11,7 @@ embedding into its own columns, so a concatenation is a sum too (ICASSP MNIST: 2
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -24,7 +24,7 @@ from .. import tree
 from ..data.dataset import LOSSES
 from ..data.federated import Federated, cut_first
 from ..data.placement import Placement
-from ..errors import DataError, ModelError, SettingError, nearest
+from ..errors import DataError, FedLoomError, ModelError, SettingError, nearest
 from ..federation.messages import RowWord
 from ..federation.placed import Noise
 from ..losses import Loss
@@ -61,15 +61,21 @@ class Shapes:
 
     def row(self, word: RowWord, silo: str) -> Spec:
         """Shape and dtype of one row of a message (see messages.py)."""
-        return {
-            "embedding": ((self.width[silo],), self.dtype),
-            "joint": ((self.joint,), self.dtype),
-            "views": ((len(self.width), self.joint), self.dtype),
-            "middle": ((self.middle,), self.dtype),
-            "scores": ((self.scores,), self.dtype),
-            "features": self.features[silo],
-            "label": self.label,
-        }[word]
+        match word:
+            case "embedding":
+                return (self.width[silo],), self.dtype
+            case "joint":
+                return (self.joint,), self.dtype
+            case "views":
+                return (len(self.width), self.joint), self.dtype
+            case "middle":
+                return (self.middle,), self.dtype
+            case "scores":
+                return (self.scores,), self.dtype
+            case "features":
+                return self.features[silo]
+            case "label":
+                return self.label
 
     def made_up(self, silo: str, count: int) -> tuple[Tensor, Tensor]:
         """Features and labels of the right shape that mean nothing: something to pad with where
@@ -97,6 +103,16 @@ class Part:
     def loop_only(self) -> bool:
         """Whether clients must be run one by one."""
         return self.block.loop_only or (self.head is not None and self.head.loop_only)
+
+    @property
+    def kind(self) -> Hashable:
+        """Equal for parts that differ in their silo's name only."""
+        module = self.block.module
+        constant = any(not p.requires_grad for p in module.parameters())
+        if self.combine == "concat" or constant or any(True for _ in module.buffers()):
+            return self.silo  # these may differ
+        spec = (self.shapes.features[self.silo], self.shapes.width[self.silo])
+        return (self.block.origin, str(module), spec)
 
     def initial(self, streams: Streams) -> Theta:
         """theta_j at round 0; replicas of the head start equal."""
@@ -135,6 +151,22 @@ class Part:
     def scores(self, theta: Theta, joint: Tensor) -> Tensor:
         """What the loss is taken of."""
         return joint if self.head is None else self.head(theta.head, joint)
+
+
+class SiloAsked(FedLoomError):
+    """Work for the clients of several silos at once asked which silo it is in."""
+
+
+class NamelessPart(Part):
+    """What the parts of silos that are alike have in common: all but the silo's name."""
+
+    def __init__(self, part: Part):
+        self.__dict__.update({k: v for k, v in vars(part).items() if k != "silo"})
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "silo":
+            raise SiloAsked("the silo's name was asked for")
+        raise AttributeError(name)
 
 
 class Task:

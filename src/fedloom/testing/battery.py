@@ -32,7 +32,7 @@ from ..federation.schedule import Drawn, Everyone, Moment, Recorded, Schedule, S
 from ..federation.topology import Party
 from ..models.task import Task
 from ..run import Run, play
-from .samples import CLASSES, sample_of
+from .samples import CLASSES, alike, sample_of
 
 ROUNDS = 3
 TOLERANCE = 1e-12
@@ -121,6 +121,15 @@ def engines_agree(algorithm: Algorithm) -> float:
                 what = f"chunk {chunk} against reference, {name}"
                 worst = max(worst, _same(_differ(fast, right), TOLERANCE, what))
                 assert fast.record == right.record, f"{what}: who answered"
+    if algorithm.sample() is None and not algorithm.one_silo and not algorithm.needs_server:
+        learn, rows = alike()
+        for name in ("everyone", "out in mid-round"):
+            schedule = _schedules(algorithm)[name]
+            right = _run(algorithm, rows, learn, engine="reference", schedule=schedule)
+            fast = _run(algorithm, rows, learn, schedule=schedule)
+            found = _differ(fast, right)
+            worst = max(worst, _same(found, TOLERANCE, f"silos that are alike, {name}"))
+            assert fast.record == right.record, f"{name}: who answered, in silos that are alike"
     return worst
 
 
@@ -191,7 +200,8 @@ def _holders(run: Run, round: int) -> dict[str, int]:
     rows = getattr(run.algorithm.draw(fed), "rows", None)
     if rows is None:
         return {silo: len(names) for silo, names in run.placement.topology.clients.items()}
-    return {silo: int((rows.rows(silo) > 0).sum()) for silo in run.placement.topology.silos}
+    span = fed._axis.span
+    return {silo: int((rows.rows[span[silo]] > 0).sum()) for silo in run.placement.topology.silos}
 
 
 @_check

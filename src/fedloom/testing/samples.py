@@ -64,6 +64,14 @@ def task(silos: int = 3, head: bool = False, middle: bool = False) -> Task:
     return Task(chosen, "cross-entropy", head=linear(total, CLASSES), combine="concat")
 
 
+def alike(seed: int = 0) -> tuple[Task, Placement]:
+    """The same, where silos have columns of one kind and one architecture."""
+    draw = torch.Generator().manual_seed(seed)
+    x = {j: torch.randn(ROWS, 4, generator=draw, dtype=torch.float64) for j in features()}
+    rows = partition(x, labels(x), dict(zip(x, CLIENTS, strict=True)), seed=seed)
+    return Task(dict.fromkeys(x, mlp(4, [5], CLASSES)), "cross-entropy"), rows
+
+
 def sample_of(
     algorithm: Algorithm, silos: int = 3, clients: int | None = None, head: bool = False
 ) -> tuple[Task, Placement]:

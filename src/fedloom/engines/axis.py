@@ -1,0 +1,144 @@
+"""One axis for all clients: those of every silo, silo by silo, in their order.
+
+A client's place on it is a number; who is there is one array. Clients are computed in chunks. A lot
+is what the chunks of one or more silos that are alike add up to: a small model is computed for the
+clients of all such silos at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .. import tree
+from ..federation.schedule import Bools
+from ..federation.topology import Client
+from ..rng import Ints
+
+
+class Axis:
+    """Who is where."""
+
+    def __init__(self, names: Mapping[str, tuple[str, ...]]):
+        self.names = names
+        ends = np.cumsum([len(mine) for mine in names.values()])
+        starts = ends - [len(mine) for mine in names.values()]
+        self.size = int(ends[-1])
+        self.span = {j: slice(int(a), int(b)) for j, a, b in zip(names, starts, ends, strict=True)}
+        self._silos, self._ends = tuple(names), ends
+
+    def client(self, place: int) -> Client:
+        silo = self._silos[int(np.searchsorted(self._ends, place, side="right"))]
+        return Client(silo, self.names[silo][place - self.span[silo].start])
+
+    def places(self, there: Bools, silos: Iterable[str]) -> Ints:
+        """Those who are there, of these silos."""
+        spans = [self.span[silo] for silo in silos]
+        return np.concatenate([np.flatnonzero(there[span]) + span.start for span in spans])
+
+    def chunk(self, silos: tuple[str, ...], places: Ints) -> Chunk:
+        """Clients of these silos, in the order of the axis."""
+        if len(silos) == 1:
+            return Chunk(silos, places, (len(places),))
+        places = np.sort(places)
+        edges = [(self.span[silo].start, self.span[silo].stop) for silo in silos]
+        found = np.searchsorted(places, edges)
+        return Chunk(silos, places, tuple((found[:, 1] - found[:, 0]).tolist()))
+
+
+class Value(NamedTuple):
+    """A chunk's value: one tree with a leading client axis, or one for all its clients alike."""
+
+    tree: Any
+    stacked: bool
+
+    def each(self, count: int) -> list[Any]:
+        """One tree a client."""
+        if not self.stacked:
+            return [self.tree] * count
+        return [tree.map_tensors(lambda a, i=i: a[i], self.tree) for i in range(count)]
+
+    def numbers(self, count: int) -> Tensor:
+        """One number a client, [c]."""
+        return self.tree if self.stacked else self.tree.expand(count)
+
+    def pick(self, positions: Ints) -> Value:
+        """Some of the clients, by position."""
+        at = torch.from_numpy(positions)
+        return Value(tree.map_tensors(lambda a: a[at.to(a.device)], self.tree), True)
+
+    def narrow(self, start: int, length: int) -> Value:
+        return Value(tree.map_tensors(lambda a: a.narrow(0, start, length), self.tree), True)
+
+    def sums(self, weights: Tensor | None, counts: Sequence[int]) -> Any:
+        """Weighted sums over the clients of each silo, [silos, ...], in double precision."""
+        if not self.stacked:
+            shares = [weights.sum()] if weights is not None and len(counts) == 1 else None
+            if weights is not None and shares is None:
+                shares = [w.sum() for w in weights.split(list(counts))]
+            return tree.map_tensors(
+                lambda a: torch.stack([a.double() * share for share in shares or counts]), self.tree
+            )
+        return tree.map_tensors(lambda a: _sums(a, weights, counts), self.tree)
+
+
+def _sums(a: Tensor, weights: Tensor | None, counts: Sequence[int]) -> Tensor:
+    if weights is not None:
+        if len(counts) == 1:
+            return torch.tensordot(weights, a.double(), 1)[None]
+        a = a.double() * weights.reshape(-1, *[1] * (a.ndim - 1))
+    if len(set(counts)) == 1:
+        return a.unflatten(0, (len(counts), counts[0])).sum(1, dtype=torch.float64)
+    return torch.stack([mine.sum(0, dtype=torch.float64) for mine in a.split(list(counts))])
+
+
+def means(totals: Any, parts: Sequence[float], like: Any) -> Any:
+    """Sums of each silo as means in the precision of another tree; where nobody has a part in one,
+    it stays as it is."""
+    by = torch.tensor([part or 1.0 for part in parts], dtype=torch.float64)
+
+    def mean(a: Tensor, b: Tensor) -> Tensor:
+        return (a / by.to(a.device).reshape(-1, *[1] * (a.ndim - 1))).to(b.dtype)
+
+    return tree.map_tensors(mean, totals, like)
+
+
+@dataclass
+class Chunk:
+    """Some clients, by place, so many of each of these silos, and what was computed for them."""
+
+    silos: tuple[str, ...]
+    places: Ints
+    counts: tuple[int, ...]
+    memo: dict[int, Value] = field(default_factory=dict)
+
+    @property
+    def mixed(self) -> bool:
+        return len(self.silos) > 1
+
+    @cached_property
+    def of(self) -> Ints:
+        """Which of the silos each client is in."""
+        return np.repeat(np.arange(len(self.silos)), self.counts)
+
+    def by_silo(self) -> Iterator[tuple[int, Chunk]]:
+        """The clients of each silo by themselves, and where among these they begin."""
+        start = 0
+        for silo, count in zip(self.silos, self.counts, strict=True):
+            if count:
+                yield start, Chunk((silo,), self.places[start : start + count], (count,))
+            start += count
+
+
+@dataclass
+class Lot:
+    """Silos whose clients are computed together, and the chunks to do it in."""
+
+    silos: tuple[str, ...]
+    chunks: Iterable[Chunk]
