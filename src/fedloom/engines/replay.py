@@ -60,9 +60,10 @@ class Player:
         if not self._after or autocast():
             return f(*args)
         tensors, form = tree.apart(tuple(args))
-        kinds = tuple((a.dtype, a.ndim) for a in tensors)
-        entry = self._entry((key, form, kinds))
         sizes = tuple(tuple(a.shape) for a in tensors)
+        kinds = tuple(a.dtype for a in tensors)
+        single = tuple(tuple(n == 1 for n in shape) for shape in sizes)  # traced apart: torch does
+        entry = self._entry((key, form, kinds, single))
         if entry.play is not None:
             if sizes not in entry.known:
                 assert entry.holds is not None
