@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedloom import TDCD, Run, Task, cnn, linear, lstm, mlp, partition, tree
-from fedloom.engines import chunks, replay, stacked
+from fedloom import TDCD, Run, Task, cnn, linear, lstm, mlp, partition, resnet18, tree
+from fedloom.algorithms.tdcd import EMBEDDING, MODEL
+from fedloom.engines import chunks, convolutions, replay, stacked
 from fedloom.engines.chunks import Cost
 from fedloom.engines.replay import Player
 from fedloom.engines.threads import ahead
@@ -194,6 +195,77 @@ def test_large_numbers_are_finite():
     assert tree.is_finite({"a": large})
     assert tree.is_finite(torch.full((9,), 1.7e308, dtype=torch.float64))
     assert not tree.is_finite({"a": large, "b": torch.tensor([1.0, float("inf"), -float("inf")])})
+
+
+# Silos that are alike
+
+
+def asks_for_its_silo(part, theta, batch):
+    """Local work that differs from silo to silo."""
+    return part.embed(theta, batch.x) * (1.0 if part.silo == "s0" else 2.0)
+
+
+@pytest.mark.parametrize("clients", [(4, 7, 1), (5, 5, 5)])
+def test_silos_that_are_alike_are_one_lot_and_still_themselves(clients):
+    data = federation((5,), classes=3, clients=clients)
+    task = Task({f"s{j}": mlp(5, [6], 3) for j in range(3)}, "cross-entropy")
+    rule = TDCD(local_steps=2, lr=0.1, batch=17, weighting="participants")
+    runs = [Run(rule, task, data, engine=e, precision="float64") for e in ("stacked", "reference")]
+    found = []
+    for run in runs:
+        fed, state = run.fed, run.fit(2).state
+        fed.begin(2)
+        batch_k, rows = fed.minibatch(torch.arange(20))
+        theta_k = fed.to_clients(MODEL, state.theta)
+        phi_k = fed.at_clients(asks_for_its_silo, fed.part, theta_k, batch_k)
+        found.append(fed.read(fed.gather(EMBEDDING, phi_k, rows)))
+    assert tree.largest_difference(*found) < 1e-12
+    fast = runs[0].fed
+    assert fast._alike == [("s0", "s1", "s2")]
+    assert asks_for_its_silo in fast._named
+    lots = list(fast._lots(fast._all, fast._lazy(fast.known(torch.ones(1)), "test")))
+    assert [lot.silos for lot in lots] == [("s0", "s1", "s2")]
+
+
+def test_large_models_are_computed_silo_by_silo(monkeypatch):
+    monkeypatch.setattr(chunks, "SMALL", 0)
+    data, rule = federation((5,), classes=3), TDCD(local_steps=2, lr=0.1, batch=17)
+    task = Task({"s0": mlp(5, [6], 3), "s1": mlp(5, [6], 3)}, "cross-entropy")
+    apart = Run(rule, task, data, precision="float64")
+    lots = apart.fed._lots(apart.fed._all, apart.fed._lazy(apart.fed.known(torch.ones(1)), "test"))
+    assert [lot.silos for lot in lots] == [("s0",), ("s1",)]
+    monkeypatch.undo()
+    mixed = Run(rule, task, data, precision="float64")
+    assert tree.largest_difference(learnt(apart, 3), learnt(mixed, 3)) < 1e-12
+
+
+# Convolutions of many clients, as a GPU runs them
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_convolutions_of_many_clients(monkeypatch, shared):
+    """A ResNet's, strides and all, by either way: derivatives as torch has them."""
+    used = []
+    plain = convolutions._product
+    monkeypatch.setattr(convolutions, "_product", lambda *a: used.append(1) or plain(*a))
+    module = resnet18(3, 10, 16)().double()
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(3, 2, 3, 16, 8, generator=draw, dtype=torch.float64)
+    params = {k: v.detach() for k, v in module.named_parameters()}
+    if not shared:
+        params = {k: torch.stack([v, 1.01 * v, 0.99 * v]) for k, v in params.items()}
+
+    def loss(mine, rows):
+        return torch.func.functional_call(module, mine, (rows,)).square().sum()
+
+    along = (None if shared else 0, 0)
+    slopes = torch.func.vmap(torch.func.grad(loss, argnums=(0, 1)), in_dims=along)
+    wanted = slopes(params, x)
+    with convolutions.Convolutions():
+        found = slopes(params, x)
+    size = max(float(a.abs().max()) for a in tree.tensors(wanted))
+    assert tree.largest_difference(found, wanted) < 1e-12 * size
+    assert bool(used) == (not shared)  # the last layers have more weights than positions
 
 
 # Chunks
