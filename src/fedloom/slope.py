@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from . import tree
 
@@ -27,11 +26,11 @@ def grad(f: Callable[..., Tensor], argnums: int | tuple[int, ...] = 0) -> Callab
         if _transforming() or any(a.requires_grad for a in tree.tensors(args)):
             return torch.func.grad(f, argnums)(*args)
         places = (argnums,) if isinstance(argnums, int) else argnums
-        leaves, spec = pytree.tree_flatten([args[place] for place in places])
+        leaves, form = tree.apart([args[place] for place in places])
         given = list(args)
         with torch.enable_grad():
             fresh = [a.detach().requires_grad_() for a in leaves]
-            for place, mine in zip(places, pytree.tree_unflatten(fresh, spec), strict=True):
+            for place, mine in zip(places, tree.joined(form, fresh), strict=True):
                 given[place] = mine
             value = f(*given)
         found: list[Tensor | None] = [None] * len(leaves)
@@ -40,7 +39,7 @@ def grad(f: Callable[..., Tensor], argnums: int | tuple[int, ...] = 0) -> Callab
         found = [
             torch.zeros_like(a) if b is None else b for a, b in zip(leaves, found, strict=True)
         ]
-        slopes = pytree.tree_unflatten(found, spec)
+        slopes = tree.joined(form, found)
         return slopes[0] if isinstance(argnums, int) else tuple(slopes)
 
     return slope

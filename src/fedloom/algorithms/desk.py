@@ -99,7 +99,10 @@ def slopes(part: Part, desk: Desk, ids: Tensor, mask: Tensor) -> Slopes:
     joint = desk.phi[ids]
     if part.combine == "sum":
         joint = joint.unflatten(1, (-1, part.shapes.joint)).sum(1)
-    by_head, by_joint = grad(total_loss, (0, 1))(desk.head, joint, part, desk.y[ids], mask)
+    if part.head is None:
+        by_head, by_joint = {}, part.loss.slopes(joint, desk.y[ids])
+    else:
+        by_head, by_joint = grad(total_loss, (0, 1))(desk.head, joint, part, desk.y[ids], mask)
     if count < len(ids):
         by_joint = torch.where(mask[:, None], by_joint, 0.0)
     head = tree.map_tensors(lambda g: g / count if count else torch.zeros_like(g), by_head)

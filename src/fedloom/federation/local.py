@@ -17,7 +17,7 @@ Local = Callable[..., Any]
 
 
 def name_of(f: Local) -> str:
-    return getattr(f, "__qualname__", repr(f))
+    return getattr(f, "__qualname__", None) or repr(f)
 
 
 def check_local(f: Local) -> None:

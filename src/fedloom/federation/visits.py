@@ -6,8 +6,8 @@ comes when is not the algorithm's to say: a recorded order is replayed, the virt
 is there first, and without either every silo is as likely to be the next (Poisson, equal rates).
 
 `ask` and `learn` are small programs over the visitor's silo (its hub and clients), `answer` and
-`again` are local functions at the master. The master's desk is copied when a round of visits begins:
-a visit is about a few rows of it, and these two may change their copy in place.
+`again` are local functions at the master. Its desk is copied when a round of visits begins: a visit
+is about a few rows of it, and these two may change their copy in place.
 """
 
 from __future__ import annotations
