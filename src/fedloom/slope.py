@@ -19,14 +19,14 @@ from torch import Tensor
 from . import tree
 
 try:  # parts of torch that may go
+    from torch._C._functorch import _unwrap_for_grad
     from torch._functorch.eager_transforms import (
         _create_differentiable,
-        _unwrap_for_grad,
         _wrap_tensor_for_grad,
         grad_increment_nesting,
     )
 except ImportError:
-    grad_increment_nesting = None
+    grad_increment_nesting = None  # type: ignore[assignment]
 
 
 def grad(f: Callable[..., Tensor], argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:

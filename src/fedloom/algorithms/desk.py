@@ -83,11 +83,11 @@ def fresh(desk: Desk, ids: Tensor, turn: int, oldest: int | None) -> Tensor:
 
 class Slopes(NamedTuple):
     """Derivatives of the loss: by theta_0 (the mean over the rows), and row by row by one silo's
-    embeddings. `count`: how many rows there were."""
+    embeddings. `rows`: how many there were."""
 
     head: Params
     phi: Rows
-    count: int
+    rows: int
 
 
 def slopes(part: Part, desk: Desk, ids: Tensor, mask: Tensor) -> Slopes:

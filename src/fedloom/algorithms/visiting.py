@@ -209,10 +209,10 @@ class Visiting(Releasing):
             here = table.fresh(desk, ids, visit.turn, self.oldest).all(1) & desk.labelled[ids]
             mask = here & came[HUB_EMBEDDING.name].mask
             mine = table.slopes(parts[visit.silo], desk, ids, mask)
-            table.count_delays(desk, ids if mine.count == len(ids) else ids[mask], visit.turn)
+            table.count_delays(desk, ids if mine.rows == len(ids) else ids[mask], visit.turn)
             found.append(mine)
         eta = self.master_lr_of(visits[0].turn, len(parts))
-        working = max(1, sum(mine.count > 0 for mine in found))
+        working = max(1, sum(mine.rows > 0 for mine in found))
         head = tree.map_tensors(
             lambda a, *each: a - eta * torch.stack(each).sum(0) / working,
             desk.head,
