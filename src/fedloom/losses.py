@@ -13,6 +13,7 @@ from torch import Tensor
 from .data.dataset import Goal
 from .errors import DataError, ModelError
 from .registry import losses
+from .slope import grad
 
 
 class Loss(ABC):
@@ -24,6 +25,10 @@ class Loss(ABC):
     @abstractmethod
     def rows(self, scores: Tensor, labels: Tensor) -> Tensor:
         """Loss of every row: [b, out], [b, ...] -> [b]."""
+
+    def slopes(self, scores: Tensor, labels: Tensor) -> Tensor:
+        """Its derivative by the scores, row by row: [b, out], [b, ...] -> [b, out]."""
+        return grad(lambda z: self.rows(z, labels).sum())(scores)
 
     @abstractmethod
     def labels(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
@@ -47,6 +52,9 @@ class Squared(Loss):
 
     def rows(self, scores: Tensor, labels: Tensor) -> Tensor:
         return 0.5 * (scores - labels.reshape(scores.shape)).square().sum(-1)
+
+    def slopes(self, scores: Tensor, labels: Tensor) -> Tensor:
+        return scores - labels.reshape(scores.shape)
 
     def labels(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
         return labels.to(dtype)
@@ -74,6 +82,9 @@ class BinaryCrossEntropy(Loss):
     def rows(self, scores: Tensor, labels: Tensor) -> Tensor:
         return F.binary_cross_entropy_with_logits(scores.squeeze(-1), labels, reduction="none")
 
+    def slopes(self, scores: Tensor, labels: Tensor) -> Tensor:
+        return scores.sigmoid() - labels.unsqueeze(-1)
+
     def labels(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
         if labels.ndim != 1 or not bool(((labels == 0) | (labels == 1)).all()):
             raise DataError("binary cross-entropy: labels must be 0 or 1, one a row")
@@ -95,6 +106,9 @@ class CrossEntropy(Loss):
         # as F.cross_entropy, by operations that are as fast for many clients at once
         of = torch.arange(scores.shape[-1], device=scores.device) == labels.unsqueeze(-1)
         return -torch.where(of, scores.log_softmax(-1), 0.0).sum(-1)
+
+    def slopes(self, scores: Tensor, labels: Tensor) -> Tensor:
+        return scores.softmax(-1) - F.one_hot(labels, scores.shape[-1])
 
     def labels(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
         whole = labels.to(torch.int64)

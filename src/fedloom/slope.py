@@ -3,47 +3,81 @@
 `grad` is torch.func's, and means the same. Where no transform is going on (a client by itself, a
 hub, the master) it goes through plain autograd instead: several times less overhead, and layers
 keep the kernels that they lose among torch.func's wrapped tensors (an LSTM on the CPU: a factor
-of five).
+of five). Inside a transform it takes the steps of torch.func.grad but one: to be sure that torch's
+compiler is off, that one imports it, which takes as long as importing torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from . import tree
+
+try:  # parts of torch that may go
+    from torch._C._functorch import _unwrap_for_grad
+    from torch._functorch.eager_transforms import (
+        _create_differentiable,
+        _wrap_tensor_for_grad,
+        grad_increment_nesting,
+    )
+except ImportError:
+    grad_increment_nesting = None  # type: ignore[assignment]
 
 
 def grad(f: Callable[..., Tensor], argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:
     """The derivative of f, which gives one number, by some of its arguments (trees of tensors)."""
+    places = (argnums,) if isinstance(argnums, int) else argnums
 
     @wraps(f)
     def slope(*args: Any) -> Any:
-        if _transforming() or any(a.requires_grad for a in tree.tensors(args)):
+        if not _transforming() and not any(a.requires_grad for a in tree.tensors(args)):
+            slopes = _plain(f, places, args)
+        elif grad_increment_nesting is not None:
+            slopes = _inside(f, places, args)
+        else:
             return torch.func.grad(f, argnums)(*args)
-        places = (argnums,) if isinstance(argnums, int) else argnums
-        leaves, spec = pytree.tree_flatten([args[place] for place in places])
-        given = list(args)
-        with torch.enable_grad():
-            fresh = [a.detach().requires_grad_() for a in leaves]
-            for place, mine in zip(places, pytree.tree_unflatten(fresh, spec), strict=True):
-                given[place] = mine
-            value = f(*given)
-        found: list[Tensor | None] = [None] * len(leaves)
-        if value.requires_grad:
-            found = list(torch.autograd.grad(value, fresh, allow_unused=True))
-        found = [
-            torch.zeros_like(a) if b is None else b for a, b in zip(leaves, found, strict=True)
-        ]
-        slopes = pytree.tree_unflatten(found, spec)
         return slopes[0] if isinstance(argnums, int) else tuple(slopes)
 
     return slope
+
+
+def _plain(f: Callable[..., Tensor], places: Sequence[int], args: Sequence[Any]) -> list[Any]:
+    leaves, form = tree.apart([args[place] for place in places])
+    with torch.enable_grad():
+        fresh = [a.detach().requires_grad_() for a in leaves]
+        value = f(*_with(args, places, tree.joined(form, fresh)))
+    return tree.joined(form, _slopes(value, fresh))
+
+
+def _inside(f: Callable[..., Tensor], places: Sequence[int], args: Sequence[Any]) -> list[Any]:
+    """As torch.func.grad does it: one level deeper, and the graph kept for levels further out."""
+    with grad_increment_nesting() as level, torch.enable_grad():
+        own = tree.map_tensors(lambda a: _wrap_tensor_for_grad(a, level), list(args))
+        fresh, form = tree.apart([own[place] for place in places])
+        for a in fresh:
+            _create_differentiable(a, level)
+        found = _slopes(f(*own), fresh, create_graph=True)
+        return tree.joined(form, [_unwrap_for_grad(a, level) for a in found])
+
+
+def _with(args: Sequence[Any], places: Sequence[int], others: Sequence[Any]) -> list[Any]:
+    given = list(args)
+    for place, mine in zip(places, others, strict=True):
+        given[place] = mine
+    return given
+
+
+def _slopes(value: Tensor, leaves: Sequence[Tensor], create_graph: bool = False) -> list[Tensor]:
+    """Zero where the value does not depend on a tensor."""
+    if not value.requires_grad or not leaves:
+        return [torch.zeros_like(a) for a in leaves]
+    found = torch.autograd.grad(value, leaves, create_graph=create_graph, allow_unused=True)
+    return [torch.zeros_like(a) if b is None else b for a, b in zip(leaves, found, strict=True)]
 
 
 def by_row(f: Callable[..., Any], *rows: Any, loop: bool = False) -> Any:

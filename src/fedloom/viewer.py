@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from . import tree
 from .algorithms.base import Step
 from .data.placement import Placement
 from .errors import DataError
@@ -22,6 +23,21 @@ if TYPE_CHECKING:
     from .run import Run
 
 ROWS = 4096
+KEPT = 2**25  # bytes of a placement's features up to which its minibatches are kept, too
+
+
+class Seen(NamedTuple):
+    """A placement that was looked at: its engine, and minibatches by their first and last row."""
+
+    placement: Placement
+    fed: Fabric
+    steps: dict[tuple[int, int], Step]
+
+    def step(self, start: int, end: int) -> Step:
+        step = self.steps.get((start, end)) or Step(*self.fed.minibatch(torch.arange(start, end)))
+        if tree.nbytes(dict(self.placement.x)) <= KEPT:
+            self.steps[start, end] = step
+        return step
 
 
 class Viewer:
@@ -29,21 +45,21 @@ class Viewer:
 
     def __init__(self, run: Run):
         self._run = run
-        self._engines: dict[int, tuple[Placement, Fabric]] = {}
+        self._seen: dict[int, Seen] = {}
 
     def scores(
         self, placement: Placement, rows: int = ROWS, client: str | None = None
     ) -> dict[str, Tensor]:
         """What every hub predicts for all rows, in the order of their ids; one hub's where all
         predict the same. `rows` at a time. `client`: by that client's own model."""
-        run, fed = self._run, self._engine(placement)
+        run, seen = self._run, self._of(placement)
+        fed = seen.fed
         state = run.state if run.state is not None else run.algorithm.start(run.fed)
         hubs = fed.silos if run.algorithm.predicts_alone else fed.silos[:1]
         pieces: dict[str, list[Tensor]] = {hub: [] for hub in hubs}
         for piece, start in enumerate(range(0, placement.size, rows)):
             fed.begin(piece)
-            ids = torch.arange(start, min(start + rows, placement.size))
-            step = Step(*fed.minibatch(ids))
+            step = seen.step(start, min(start + rows, placement.size))
             if client is None:
                 got = run.algorithm.predict(fed, state, step)
             else:
@@ -108,14 +124,14 @@ class Viewer:
             privacy=run.algorithm.spending(run.fed),
         )
 
-    def _engine(self, placement: Placement) -> Fabric:
+    def _of(self, placement: Placement) -> Seen:
         key = id(placement)
-        if key not in self._engines or self._engines[key][0] is not placement:
+        if key not in self._seen or self._seen[key].placement is not placement:
             fed = self._run.engine(self._fitting(placement), Everyone())
-            self._engines[key] = (placement, fed)
-            while len(self._engines) > 2:  # training and test rows
-                del self._engines[next(iter(self._engines))]
-        return self._engines[key][1]
+            self._seen[key] = Seen(placement, fed, {})
+            while len(self._seen) > 2:  # training and test rows
+                del self._seen[next(iter(self._seen))]
+        return self._seen[key]
 
     def _fitting(self, placement: Placement) -> Placement:
         """Rows to predict, from the silos and in the shapes of the training rows."""

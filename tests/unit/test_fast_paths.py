@@ -7,13 +7,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedloom import TDCD, Run, Task, cnn, linear, lstm, mlp, partition, resnet18, tree
+from fedloom import TDCD, Run, Task, cnn, linear, lstm, mlp, partition, resnet18, slope, tree
 from fedloom.algorithms.tdcd import EMBEDDING, MODEL
 from fedloom.engines import chunks, convolutions, replay, stacked
 from fedloom.engines.chunks import Cost
 from fedloom.engines.replay import Player
 from fedloom.engines.threads import ahead
-from fedloom.losses import CrossEntropy
+from fedloom.losses import CrossEntropy, Loss
+from fedloom.models.block import Block
+from fedloom.registry import losses
 from fedloom.slope import grad
 
 
@@ -59,6 +61,69 @@ def test_derivatives_inside_derivatives():
     a = torch.tensor(2.0)
     assert float(grad(grad(cube))(a)) == 12.0
     assert torch.func.vmap(grad(cube))(torch.tensor([1.0, 2.0])).tolist() == [3.0, 12.0]
+    second = torch.func.vmap(grad(lambda b: grad(cube)(b).sum()))
+    assert second(torch.tensor([1.0, 2.0])).tolist() == [6.0, 12.0]
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_derivatives_inside_vmap_are_those_of_torch_func(monkeypatch, known):
+    """By the steps of torch.func.grad, or by itself where torch has these no longer."""
+    if not known:
+        monkeypatch.setattr(slope, "grad_increment_nesting", None)
+    params = {"w": torch.randn(4, 3, 2), "unused": torch.randn(4, 4)}
+    x, y = torch.randn(4, 5, 3) / 9, torch.randn(4, 5, 2) / 9
+    for argnums in (0, 1, (0, 2)):
+        mine, wanted = (
+            torch.func.vmap(g(objective, argnums))(params, x, y) for g in (grad, torch.func.grad)
+        )
+        assert tree.signature(mine) == tree.signature(wanted)
+        assert tree.largest_difference(mine, wanted) == 0
+    shared = {name: a[0] for name, a in params.items()}
+    mine, wanted = (
+        torch.func.vmap(g(objective), (None, 0, 0))(shared, x, y) for g in (grad, torch.func.grad)
+    )
+    assert tree.largest_difference(mine, wanted) == 0
+
+
+@pytest.mark.parametrize("name", list(losses))
+def test_losses_know_their_derivatives(name):
+    loss, draw = losses[name](), torch.Generator().manual_seed(0)
+    width = 1 if loss.goal == "binary" else 4
+    scores = 5 * torch.randn(9, width, dtype=torch.float64, generator=draw)
+    y = torch.randint(2, (9,) if loss.goal != "number" else (9, 4), generator=draw)
+    y = loss.labels(y, torch.float64)
+    wanted = torch.func.grad(lambda z: loss.rows(z, y).sum())(scores)
+    for slopes in (loss.slopes(scores, y), Loss.slopes(loss, scores, y)):
+        assert slopes.shape == scores.shape
+        assert float((slopes - wanted).abs().max()) < 1e-12
+
+
+class Twice(nn.Module):
+    """Two layers with one weight, beside one that does not train."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 2)
+        self.second.weight = self.first.weight
+        self.last.requires_grad_(False)
+
+    def forward(self, x):
+        if x.isnan().any():
+            raise ValueError("not a number")
+        return self.last(self.second(self.first(x)))
+
+
+def test_blocks_are_called_as_functions():
+    block, x = Block(Twice()), torch.randn(5, 3)
+    own = {name: value.clone() for name, value in block.module.state_dict().items()}
+    params = {name: value + 1 for name, value in block.initial(0).items()}
+    assert len(params) == 3
+    assert torch.equal(block(params, x), torch.func.functional_call(block.module, params, (x,)))
+    assert not torch.equal(block(params, x), block.module(x))
+    with pytest.raises(ValueError, match="not a number"):
+        block(params, x * float("nan"))
+    assert tree.largest_difference(own, dict(block.module.state_dict())) == 0
+    assert all(isinstance(value, nn.Parameter) for value in block.module.parameters())
 
 
 def test_cross_entropy_is_torch_s():

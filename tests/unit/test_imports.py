@@ -1,6 +1,8 @@
 """The import rule, and the one file that knows the client axis."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import fedloom
@@ -73,3 +75,21 @@ def test_the_front_door():
     for name in fedloom.__all__:
         assert getattr(fedloom, name) is not None
     assert len(fedloom.__all__) <= 25
+
+
+SHORT = """
+import sys, torch
+from fedloom import TDCD, Run, Task, linear, partition
+x = {"a": torch.ones(8, 2), "b": torch.ones(8, 2)}
+rows = partition(x, torch.ones(8), {"a": 2, "b": 3})
+Run(TDCD(batch=4), Task({"a": linear(2, 1), "b": linear(2, 1)}, "squared"), rows).fit(2)
+print(*sorted({name.split(".")[0] for name in sys.modules}), "torch._dynamo" in sys.modules)
+"""
+
+
+def test_a_short_run_imports_nothing_heavy():
+    """Half a second each, and more for torch's compiler."""
+    ran = subprocess.run([sys.executable, "-c", SHORT], capture_output=True, text=True, check=True)
+    *found, compiles = ran.stdout.split()
+    assert not {"scipy", "sklearn", "matplotlib", "pyarrow", "pandas"} & set(found)
+    assert compiles == "False"

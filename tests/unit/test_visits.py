@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedloom import Drawn, Network, Placement, Run
+from fedloom import Drawn, Network, Placement, Run, tree
 from fedloom.algorithms import VAFL, DelayBound, InverseTime, SplitNNAsync
 from fedloom.config.runfile import RunFile
 from fedloom.engines.apart import run_apart
@@ -121,6 +121,36 @@ class TestGoingOn:
         assert resumed.record == straight.record
         assert resumed.time == straight.time
         assert resumed.fed.clock.done.to_json() == straight.fed.clock.done.to_json()
+
+    @pytest.mark.parametrize("engine", ["stacked", "reference"])
+    @pytest.mark.parametrize("algorithm", EXAMPLES, ids=str)
+    def test_a_round_leaves_the_state_before_it_as_it_was(self, algorithm, engine):
+        """The master writes into its desk in place: into the round's own copy."""
+        mine = run(algorithm, engine=engine, head=True)
+        fresh = mine.algorithm.start(mine.fed)
+        for state in (fresh, mine.fit(2).state):
+            mine.state = state
+            before = tree.copy(state_of(mine))
+            mine.fit(mine.round + 1)
+            assert largest_difference(state_of(mine), before) > 0
+            mine.state = state
+            assert largest_difference(state_of(mine), before) == 0
+
+    def test_a_round_that_failed_is_tried_again(self, monkeypatch):
+        straight, mine = run(VAFL(batch=9)).fit(3), run(VAFL(batch=9)).fit(1)
+        learn, left = VAFL.learn, [2]
+
+        def failing(self, *args):
+            left[0] -= 1
+            if left[0] == 0:
+                raise OSError("a cable")
+            return learn(self, *args)
+
+        monkeypatch.setattr(VAFL, "learn", failing)
+        with pytest.raises(OSError, match="a cable"):
+            mine.fit(3)
+        assert mine.round == 1
+        assert largest_difference(state_of(mine.fit(3)), state_of(straight)) == 0
 
     def test_records_carry_the_delays(self):
         mine = run(VAFL(batch=9, visits=30)).fit(2, every=1)

@@ -1,5 +1,10 @@
 """The desk of the master of an asynchronous algorithm: the last embedding of every silo and row,
-when it came, the labels, and the master's own model theta_0. Pure functions of it."""
+when it came, the labels, and the master's own model theta_0.
+
+A desk has a row for each row of the data, and a visit is about a few of them. So what comes is
+written into its tables in place: into the copy that a round of visits has for itself (see
+Fabric.visits), never into the state before the round.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +17,7 @@ from torch import Tensor
 from .. import tree
 from ..federation.placed import Rows
 from ..models.block import Params
-from ..models.task import Part, Theta
+from ..models.task import Part, Shapes, Theta
 from ..rng import Streams
 from ..slope import grad
 
@@ -23,13 +28,13 @@ Parts = Mapping[str, Part]
 
 
 class Desk(NamedTuple):
-    """`turn`: in which of the master's turns each row of `phi` came. `delays`: how often an
-    embedding of another silo was so many turns old when it was used; `calls`: how often the master
-    called for fresh ones."""
+    """`phi`: every silo's embeddings side by side, in hub order. `turn`: in which of the master's
+    turns they came. `delays`: how often an embedding of another silo was so many turns old when it
+    was used; `calls`: how often the master called for fresh ones."""
 
     head: Params
-    phi: dict[str, Tensor]  # silo -> [size, width]
-    turn: dict[str, Tensor]  # silo -> [size]
+    phi: Tensor  # [size, all widths]
+    turn: Tensor  # [size, silos]
     y: Tensor
     labelled: Tensor  # [size]
     delays: Tensor  # [BINS]
@@ -43,11 +48,8 @@ def empty(parts: Parts, streams: Streams, size: int) -> Desk:
     label, label_type = shapes.label
     return Desk(
         part.initial(streams).head,
-        {
-            silo: torch.zeros(size, width, dtype=shapes.dtype, device=device)
-            for silo, width in shapes.width.items()
-        },
-        {silo: torch.full((size,), NEVER, device=device) for silo in shapes.width},
+        torch.zeros(size, sum(shapes.width.values()), dtype=shapes.dtype, device=device),
+        torch.full((size, len(shapes.width)), NEVER, device=device),
         torch.zeros(size, *label, dtype=label_type, device=device),
         torch.zeros(size, dtype=torch.bool, device=device),
         torch.zeros(BINS, dtype=torch.int64, device=device),
@@ -55,71 +57,68 @@ def empty(parts: Parts, streams: Streams, size: int) -> Desk:
     )
 
 
-def put(desk: Desk, silo: str, ids: Tensor, rows: Rows, turn: int) -> Desk:
+def put(desk: Desk, shapes: Shapes, silo: str, ids: Tensor, rows: Rows, turn: int) -> None:
     """Newer embeddings of some rows."""
-    phi, when = desk.phi[silo].clone(), desk.turn[silo].clone()
-    phi[ids[rows.mask]], when[ids[rows.mask]] = rows.value[rows.mask], turn
-    return desk._replace(phi={**desk.phi, silo: phi}, turn={**desk.turn, silo: when})
+    at, widths = list(shapes.width).index(silo), list(shapes.width.values())
+    ids, value = _real(ids, rows)
+    desk.phi.narrow(1, sum(widths[:at]), widths[at])[ids] = value
+    desk.turn.select(1, at)[ids] = turn
 
 
-def put_labels(desk: Desk, ids: Tensor, rows: Rows) -> Desk:
-    y, labelled = desk.y.clone(), desk.labelled.clone()
-    y[ids[rows.mask]], labelled[ids[rows.mask]] = rows.value[rows.mask], True
-    return desk._replace(y=y, labelled=labelled)
+def put_labels(desk: Desk, ids: Tensor, rows: Rows) -> None:
+    ids, value = _real(ids, rows)
+    desk.y[ids], desk.labelled[ids] = value, True
 
 
-def too_old(desk: Desk, silo: str, ids: Tensor, turn: int, oldest: int | None) -> Tensor:
-    """Which of these rows of a silo are not here, or came more than `oldest` turns ago."""
-    when = desk.turn[silo][ids]
-    return when == NEVER if oldest is None else (when == NEVER) | (turn - when > oldest)
+def _real(ids: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
+    """The rows that came."""
+    return (ids, rows.value) if bool(rows.mask.all()) else (ids[rows.mask], rows.value[rows.mask])
 
 
-def usable(desk: Desk, ids: Tensor, turn: int, oldest: int | None) -> Tensor:
-    """Which rows can be worked on: every silo's embedding is here, and so is the label."""
-    mask = desk.labelled[ids]
-    for silo in desk.phi:
-        mask = mask & ~too_old(desk, silo, ids, turn, oldest)
-    return mask
-
-
-def counted(desk: Desk, silo: str, ids: Tensor, turn: int) -> Desk:
-    """The delays tau of the other silos' embeddings of these rows, added to the histogram."""
-    delays = desk.delays
-    for other, when in desk.turn.items():
-        if other != silo:
-            old = (turn - when[ids]).clamp(0, BINS - 1)
-            delays = delays + torch.bincount(old, minlength=BINS)
-    return desk._replace(delays=delays)
+def fresh(desk: Desk, ids: Tensor, turn: int, oldest: int | None) -> Tensor:
+    """Whether each silo's embedding of these rows is here, and came at most `oldest` turns ago."""
+    since = BEFORE if oldest is None else max(BEFORE, turn - oldest)
+    return desk.turn[ids] >= since
 
 
 class Slopes(NamedTuple):
     """Derivatives of the loss: by theta_0 (the mean over the rows), and row by row by one silo's
-    embeddings. `works`: whether there was a row at all."""
+    embeddings. `rows`: how many there were."""
 
     head: Params
     phi: Rows
-    works: Tensor
+    rows: int
 
 
-def slopes(parts: Parts, desk: Desk, silo: str, ids: Tensor, mask: Tensor) -> Slopes:
+def slopes(part: Part, desk: Desk, ids: Tensor, mask: Tensor) -> Slopes:
     """Both derivatives of the loss of some rows, with the embeddings as they lie here. Rows that
     do not count are replaced by one that does: zeros may have no derivative."""
-    safe = torch.where(mask, ids, ids[mask.to(torch.int8).argmax()])
-    part, works = parts[silo], mask.any()
-    own, rest = desk.phi[silo][safe], desk.phi[silo].new_zeros(len(ids), part.shapes.joint)
-    for other, phi in desk.phi.items():
-        if other != silo:
-            rest = rest + part.place(phi[safe], other)
-    both = grad(total_loss, (0, 1))(desk.head, own, part, rest, desk.y[safe], mask)
-    head = tree.map_tensors(lambda g: torch.where(works, g / mask.sum().clamp(min=1), 0.0), both[0])
-    return Slopes(head, Rows(torch.where(mask[:, None], both[1], 0.0), mask), works)
+    count = int(mask.sum())
+    if count < len(ids):
+        ids = torch.where(mask, ids, ids[mask.to(torch.int8).argmax()])
+    joint = desk.phi[ids]
+    if part.combine == "sum":
+        joint = joint.unflatten(1, (-1, part.shapes.joint)).sum(1)
+    if part.head is None:
+        by_head, by_joint = {}, part.loss.slopes(joint, desk.y[ids])
+    else:
+        by_head, by_joint = grad(total_loss, (0, 1))(desk.head, joint, part, desk.y[ids], mask)
+    if count < len(ids):
+        by_joint = torch.where(mask[:, None], by_joint, 0.0)
+    head = tree.map_tensors(lambda g: g / count if count else torch.zeros_like(g), by_head)
+    return Slopes(head, Rows(part.share(by_joint, part.silo), mask), count)
 
 
-def total_loss(
-    head: Params, own: Tensor, part: Part, rest: Tensor, y: Tensor, mask: Tensor
-) -> Tensor:
-    scores = part.scores(Theta({}, head), part.place(own) + rest)
-    return torch.where(mask, part.loss.rows(scores, y), 0.0).sum()
+def total_loss(head: Params, joint: Tensor, part: Part, y: Tensor, mask: Tensor) -> Tensor:
+    rows = part.loss.rows(part.scores(Theta({}, head), joint), y)
+    return torch.where(mask, rows, 0.0).sum()
+
+
+def count_delays(desk: Desk, ids: Tensor, turn: int) -> None:
+    """The delays tau of the other silos' embeddings of these rows, added to the histogram."""
+    old = (turn - desk.turn[ids]).clamp(0, BINS - 1)
+    desk.delays.add_(torch.bincount(old.flatten(), minlength=BINS))
+    desk.delays[0] -= len(ids)  # the visitor's own, which came in this turn
 
 
 def summary(desk: Desk) -> dict[str, Any]:

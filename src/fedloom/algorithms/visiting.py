@@ -17,6 +17,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -187,53 +188,53 @@ class Visiting(Releasing):
         self, parts: Parts, common: Common, desk: Desk, visits: tuple[Visit, ...], asks: Asks
     ) -> Tensor:
         """Which silos' embeddings of the other visitors' rows are older than D."""
-        desk = self.taken(common, desk, asks)
-        stale = []
-        for silo in desk.phi:
-            old = torch.zeros((), dtype=torch.bool, device=desk.y.device)
-            for visit, came in asks:
-                if visit.silo != silo:
-                    ids = self.ids(common, visit).to(desk.y.device)[came[HUB_EMBEDDING.name].mask]
-                    old = old | table.too_old(desk, silo, ids, visit.turn, self.oldest).any()
-            stale.append(old)
-        return torch.stack(stale)
+        self.take(parts, common, desk, asks)
+        stale = torch.zeros(len(parts), dtype=torch.bool, device=desk.y.device)
+        for visit, came in asks:
+            ids = self.ids(common, visit).to(desk.y.device)[came[HUB_EMBEDDING.name].mask]
+            old = ~table.fresh(desk, ids, visit.turn, self.oldest).all(0)
+            old[list(parts).index(visit.silo)] = False
+            stale |= old
+        return stale
 
     def answer(
         self, parts: Parts, common: Common, desk: Desk, visits: tuple[Visit, ...], asks: Asks
     ) -> tuple[Desk, dict[str, Rows]]:
         """Lines 8-13 for a group of visitors: theta_0 moves once, by the mean of its derivatives
         (Eqn. 2a); every visitor gets those by its own embeddings (Eqn. 2b), from theta_0 before."""
-        desk = self.taken(common, desk, asks)
+        self.take(parts, common, desk, asks)
         found = []
         for visit, came in asks[: len(visits)]:
             ids = self.ids(common, visit).to(desk.y.device)
-            mask = table.usable(desk, ids, visit.turn, self.oldest) & came[HUB_EMBEDDING.name].mask
-            found.append(table.slopes(parts, desk, visit.silo, ids, mask))
-            desk = table.counted(desk, visit.silo, ids[mask], visit.turn)
+            here = table.fresh(desk, ids, visit.turn, self.oldest).all(1) & desk.labelled[ids]
+            mask = here & came[HUB_EMBEDDING.name].mask
+            mine = table.slopes(parts[visit.silo], desk, ids, mask)
+            table.count_delays(desk, ids if mine.rows == len(ids) else ids[mask], visit.turn)
+            found.append(mine)
         eta = self.master_lr_of(visits[0].turn, len(parts))
-        working = torch.stack([mine.works for mine in found]).sum().clamp(min=1)
+        working = max(1, sum(mine.rows > 0 for mine in found))
         head = tree.map_tensors(
             lambda a, *each: a - eta * torch.stack(each).sum(0) / working,
             desk.head,
             *(mine.head for mine in found),
         )
-        calls = desk.calls + len(asks) - len(visits)
+        desk.calls.add_(len(asks) - len(visits))
         replies = {visit.silo: mine.phi for visit, mine in zip(visits, found, strict=True)}
-        return desk._replace(head=head, calls=calls), replies
+        return desk._replace(head=head), replies
 
-    def taken(self, common: Common, desk: Desk, asks: Asks) -> Desk:
-        """What came is on the desk."""
+    def take(self, parts: Parts, common: Common, desk: Desk, asks: Asks) -> None:
+        """What came, onto the desk."""
         for visit, came in asks:
-            ids = self.ids(common, visit).to(desk.y.device)
-            desk = table.put(desk, visit.silo, ids, came[HUB_EMBEDDING.name], visit.turn)
+            ids, shapes = self.ids(common, visit).to(desk.y.device), parts[visit.silo].shapes
+            table.put(desk, shapes, visit.silo, ids, came[HUB_EMBEDDING.name], visit.turn)
             if HUB_LABELS.name in came:
-                desk = table.put_labels(desk, ids, came[HUB_LABELS.name])
-        return desk
+                table.put_labels(desk, ids, came[HUB_LABELS.name])
 
     def primed(self, fed: Fabric, state: VisitState) -> VisitState:
         """Before training: everyone's embeddings of all rows, and the labels."""
         at, label = self.at(fed), fed.within(self.holder(fed))
-        theta_k, desk = fed.to_clients(MODEL, state.theta), state.desk
+        theta_k = fed.to_clients(MODEL, state.theta)
+        desk = fed.at(at, tree.copy, state.desk)
         for start in range(0, fed.size, PIECE):
             ids = torch.arange(start, min(start + PIECE, fed.size))
             step = Step(*fed.minibatch(ids))
@@ -242,7 +243,7 @@ class Visiting(Releasing):
             phis = fed.collect(HUB_EMBEDDING, fed.gather(EMBEDDING, phi_k, step.rows), to=at)
             y = label.gather(LABELS, label.at_clients(labels_of, step.batch_k), step.rows)
             ys = label.collect(HUB_LABELS, y, to=at)
-            desk = fed.at(at, filled, desk, fed.known(ids), phis, ys)
+            desk = fed.at(at, filled, fed.parts, desk, fed.known(ids), phis, ys)
         return VisitState(state.theta, desk)
 
     # Common knowledge
@@ -262,9 +263,9 @@ class Visiting(Releasing):
 
     def ids(self, common: Common, visit: Visit) -> Tensor:
         """The rows of a visit."""
-        drawn = [common.streams.common("minibatch", common.round, nth) for nth in visit.nth]
-        size = self.rows(common.size)
-        return torch.cat([torch.from_numpy(each.sample(common.size, size)) for each in drawn])
+        count = self.rows(common.size)
+        drawn = [minibatch(common, nth, count) for nth in visit.nth]
+        return drawn[0] if len(drawn) == 1 else torch.cat(drawn)
 
     def exposure(self, fed: Fabric, round: int) -> tuple[Tensor, Tensor]:
         """A silo visits at most once a turn; with a bound on delays, it may be called for the rows
@@ -320,15 +321,26 @@ def block_only(part: Part, streams: Streams) -> Theta:
     return part.initial(streams)._replace(head={})
 
 
+@lru_cache(maxsize=32)
+def minibatch(common: Common, nth: int, count: int) -> Tensor:
+    """The rows of everyone's n-th visits of a round: not drawn again for each."""
+    stream = common.streams.common("minibatch", common.round, nth)
+    return torch.from_numpy(stream.sample(common.size, count))
+
+
 def rows_of(slope: Rows) -> Tensor:
     """How many of a client's rows counted."""
     return slope.mask.sum()
 
 
-def filled(desk: Desk, ids: Tensor, phis: Mapping[str, Rows], ys: Mapping[str, Rows]) -> Desk:
+def filled(
+    parts: Parts, desk: Desk, ids: Tensor, phis: Mapping[str, Rows], ys: Mapping[str, Rows]
+) -> Desk:
+    """The desk with what came before training (in place)."""
     for silo, rows in phis.items():
-        desk = table.put(desk, silo, ids, rows, table.BEFORE)
-    return table.put_labels(desk, ids, next(iter(ys.values())))
+        table.put(desk, parts[silo].shapes, silo, ids, rows, table.BEFORE)
+    table.put_labels(desk, ids, next(iter(ys.values())))
+    return desk
 
 
 def joint_scores(parts: Parts, desk: Desk, phis: dict[str, Rows]) -> Rows:

@@ -361,6 +361,9 @@ class Fabric(Accounts, Checks):
         again(parts, given, desk, visits, asks) -> for each silo, whether the master calls it
         answer(parts, given, desk, visits, asks) -> (desk, {visitor: reply})
         learn(silo, mine, visit, kept, reply) -> what the visitor has afterwards
+
+        The desk given here stays as it is: `again` and `answer` get the round's own copy, which
+        they may write into. What `again` writes must be what `answer` would write anyway.
         """
         self._check_party(at, "visits")
         calls = Visits(self, at, ask, answer, learn, reply, again, self.known(given))

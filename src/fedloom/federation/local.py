@@ -17,8 +17,7 @@ Local = Callable[..., Any]
 
 
 def name_of(f: Local) -> str:
-    found = getattr(f, "__qualname__", None)
-    return repr(f) if found is None else found
+    return getattr(f, "__qualname__", None) or repr(f)
 
 
 def check_local(f: Local) -> None:

@@ -6,7 +6,8 @@ comes when is not the algorithm's to say: a recorded order is replayed, the virt
 is there first, and without either every silo is as likely to be the next (Poisson, equal rates).
 
 `ask` and `learn` are small programs over the visitor's silo (its hub and clients), `answer` and
-`again` are local functions at the master.
+`again` are local functions at the master. Its desk is copied when a round of visits begins: a visit
+is about a few rows of it, and these two may change their copy in place.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
+from .. import tree
 from .local import Local, argument
 from .messages import Kind
 from .placed import AtHubs, Known
@@ -69,6 +71,7 @@ class Visits(NamedTuple):
         self, mine: AtHubs[Any], desk: AtHubs[Any], turns: int, group: int
     ) -> tuple[AtHubs[Any], AtHubs[Any]]:
         fed, seen = self.fed, Counter[str]()
+        desk = fed.at(self.at, tree.copy, desk)  # the round's own: `answer` may write into it
         for number in range(turns):
             who = self._who(number, turns, group)
             visits, _ = numbered(Turn(who), fed.round * turns + number, seen)

@@ -7,10 +7,10 @@ import threading
 from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from ..errors import ModelError
 
@@ -72,8 +72,24 @@ class Block:
         """h of every row; `more`: what else a module's forward takes, as constants."""
         if self.loop_only and x.is_cuda:  # cuDNN wants pointers that torch.func's tensors lack
             with torch.backends.cudnn.flags(enabled=False):
-                return _as_given(functional_call(self._mine(), params, (x, *more)), params)
-        return _as_given(functional_call(self._mine(), params, (x, *more)), params)
+                return _as_given(self._called(params, x, *more), params)
+        return _as_given(self._called(params, x, *more), params)
+
+    def _called(self, params: Params, *args: Any) -> Tensor:
+        """torch.func.functional_call, with the places of the parameters looked up once."""
+        module = self._mine()
+        if module not in _known:
+            _known[module] = _spots(module)
+        known = _known[module]
+        spots = [(at, own, value) for name, value in params.items() for at, own in known[name]]
+        before = [at[own] for at, own, _ in spots]
+        try:
+            for at, own, value in spots:
+                at[own] = value
+            return module(*args)
+        finally:
+            for (at, own, _), value in zip(spots, before, strict=True):
+                at[own] = value
 
     def with_params(self, params: Params) -> nn.Module:
         """A module of its own that holds these parameters (Remark 1: a hub exports its block)."""
@@ -83,6 +99,19 @@ class Block:
                 if name in params:
                     value.copy_(params[name])
         return module
+
+
+Spots = dict[str, list[tuple[dict[str, Any], str]]]
+_known: WeakKeyDictionary[nn.Module, Spots] = WeakKeyDictionary()
+
+
+def _spots(module: nn.Module) -> Spots:
+    """Where each parameter stands in a module: in more than one place if layers share it."""
+    places: dict[int, list[tuple[dict[str, Any], str]]] = {}
+    for layer in module.modules():
+        for own, value in layer._parameters.items():
+            places.setdefault(id(value), []).append((layer._parameters, own))
+    return {name: places[id(value)] for name, value in module.named_parameters()}
 
 
 def _as_given(result: Tensor, params: Params) -> Tensor:

@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import functional_call, vmap
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import UninitializedParameter
 
 from ..errors import ModelError
+from ..slope import grad
 from .block import Block, Params
 
 _EVAL = "put it in eval mode before handing the module over"
