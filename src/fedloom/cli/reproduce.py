@@ -85,8 +85,10 @@ def show(experiment: Experiment, result: Result, folder: Path) -> None:
     common.print_table(
         ("", "what", "at", "mean", "sd", "paper"),
         [
-            (n["setting"], n["y"], n["at"], common.shown(n["mean"]), common.shown(n["sd"]))
-            + ("-" if n["paper"] is None else n["paper"],)
+            (
+                *(n["setting"], n["y"], n["at"], common.shown(n["mean"]), common.shown(n["sd"])),
+                "-" if n["paper"] is None else n["paper"],
+            )
             for n in result["numbers"]
         ],
     )

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config.runfile import RunFile
-from ..errors import InterruptedRun, NotFiniteError
+from ..errors import ExistsError, InterruptedRun, NotFiniteError
 from ..files import write_text
 from ..job import CHECKPOINT, Job, Watcher
 from ..records.record import read_records
@@ -50,6 +50,14 @@ class One:
     @property
     def done(self) -> bool:
         return self.diverged or is_finished(self.folder)
+
+    def check(self) -> None:
+        """The folder must hold this very run, perhaps on another device."""
+        asked = self.file.to_dict()
+        begun = RunFile.read(self.folder / "run.toml").to_dict()
+        asked["engine"]["device"] = begun["engine"]["device"]
+        if asked != begun:
+            raise ExistsError(f"{self.folder} holds another run: name another folder (--out)")
 
     @property
     def records(self) -> list[dict[str, Any]]:
@@ -107,7 +115,7 @@ class Conduct:
         told = self.experiment.told.get("search", {})
         if len(told.get("values", ())) < 2:
             return []
-        found = {}
+        found: dict[str, One] = {}
         for setting in self.experiment.settings:
             for value in told["values"]:
                 one = self._one(setting, 0, "search", told["iterations"], value)
@@ -183,6 +191,9 @@ class Conduct:
 
     def _all(self, ones: list[One]) -> bool:
         """Run all of these, in turns where there is a limit."""
+        for one in ones:
+            if (one.folder / "run.toml").is_file():
+                one.check()
         while left := [one for one in ones if not one.done]:
             for one in left:
                 rest = self._rest()
@@ -231,10 +242,10 @@ def seconds(ones: list[One]) -> float:
 def rows_per_second(ones: list[One]) -> Iterator[tuple[str, float]]:
     """Rows through a silo's model and back, a second, by setting."""
     for one in ones:
-        last, told = (one.records or [None])[-1], one.file.values["algorithm"]
-        if last and last["wall"] and one.seed == 0 and told.get("batch"):
-            silos = len(_silos(one.folder))
-            yield one.setting.name, last["iteration"] * told["batch"] * silos / last["wall"]
+        told, records = one.file.values["algorithm"], one.records
+        if one.seed == 0 and told.get("batch") and records and records[-1]["wall"]:
+            rows = records[-1]["iteration"] * told["batch"] * len(_silos(one.folder))
+            yield one.setting.name, rows / records[-1]["wall"]
 
 
 def _silos(folder: Path) -> Mapping[str, Any]:

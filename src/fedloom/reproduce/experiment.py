@@ -133,13 +133,28 @@ def _read(name: str) -> dict[str, Any]:
     path = _folder() / f"{name}.toml"
     if not path.is_file():
         raise SettingError(f"there is nothing called {name!r} to reproduce{nearest(name, names())}")
-    return tomllib.loads(path.read_text(encoding="utf-8"))
+    told = tomllib.loads(path.read_text(encoding="utf-8"))
+    return _like(_read(told["like"]), told) if "like" in told else told
+
+
+def _like(other: Tables, own: Tables) -> dict[str, Any]:
+    """A description that begins from another; what is varied is its own, if it says so."""
+    found = merged(other, own)
+    found["run"] = changed(other["run"], own.get("run", {}))
+    if "vary" in own:
+        found["vary"] = own["vary"]
+        kept = {key: value for key, value in other.get("full", {}).items() if key != "vary"}
+        found["full"] = merged(kept, own.get("full", {}))
+    return found
 
 
 def _options(axis: str, told: Tables) -> list[tuple[Any, str, Tables]]:
     """(value, in words, tables to lay over) of every place on an axis."""
     if "options" in told:
-        return [(word, word, over) for word, over in told["options"].items()]
+        return [
+            (word, f"{axis} = {word}" if word.isdigit() else word, _option(told["options"], word))
+            for word in told["options"]
+        ]
     found = []
     for value in told["values"]:
         over: Any = value
@@ -147,6 +162,13 @@ def _options(axis: str, told: Tables) -> list[tuple[Any, str, Tables]]:
             over = {part: over}
         found.append((value, f"{axis} = {value}", over))
     return found
+
+
+def _option(options: Tables, word: str) -> Tables:
+    """The tables of an option; `like` names another that it begins from."""
+    told = dict(options[word])
+    other = told.pop("like", None)
+    return told if other is None else merged(_option(options, other), told)
 
 
 def merged(below: Tables, above: Tables) -> dict[str, Any]:

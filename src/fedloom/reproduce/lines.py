@@ -68,8 +68,9 @@ class Line:
         return min(float(measure.points(run)[0].max(initial=0)) for run in self.runs.values())
 
     def values(self, measure: Measure, until: float, stat: str) -> Floats:
-        """A number for every seed: the `mean` of the curve from 0 to `until`, its `last` tenth, or
-        the `best` on the way. NaN for a run that diverged."""
+        """A number for every seed: the `mean` of the curve from 0 to `until`, its `last` tenth, the
+        `best` on the way, or how `rough` its second half is (the deviation of its steps). NaN for a
+        run that diverged."""
         found = []
         for seed, run in self.runs.items():
             xs, ys = measure.points(run)
@@ -83,6 +84,8 @@ class Line:
             )
             if stat == "best":
                 found.append(float(ys.min() if measure.falls else ys.max()))
+            elif stat == "rough":
+                found.append(float(np.diff(ys[xs >= until / 2]).std()))
             else:
                 begin = xs[0] if stat == "mean" else max(xs[0], (1 - LATE) * until)
                 found.append(_height(xs, ys, begin))

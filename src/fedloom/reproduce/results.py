@@ -7,7 +7,6 @@ those of the book (docs/results.md); what a user has run in a folder stands befo
 from __future__ import annotations
 
 import json
-import math
 import os
 import platform
 from collections.abc import Mapping, Sequence
@@ -66,7 +65,7 @@ def numbers(experiment: Experiment, lines: Sequence[Line]) -> list[dict[str, Any
     for told in wanted:
         measure, where = Measure.of(told), told.get("where", {})
         for line in (line for line in lines if line.setting.is_at(where)):
-            until = min(told.get("until", math.inf), line.end(measure))
+            until = told.get("until", 1.0) * line.end(measure)
             values = line.values(measure, until, told.get("stat", "last"))
             sound = values[~(values != values)]
             found.append(

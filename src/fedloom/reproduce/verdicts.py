@@ -1,7 +1,7 @@
 """Whether the curves show what the paper says: computed over seeds, with a stated margin.
 
 An expectation compares one number per run (`stat` of `y` against `x`, see lines.py) up to the
-place that all compared curves reach, or `until`. `kind` is one of
+place that all compared curves reach, or `until` a share of that. `kind` is one of
 
     order     the number goes `trend` "up" or "down" along an axis, step by step (`pairs` "each"),
               from first to last ("ends"), or from the first to every other ("first")
@@ -81,8 +81,7 @@ def _groups(expect: Told, lines: Sequence[Line]) -> dict[str, list[Line]]:
 
 
 def _numbers(expect: Told, group: Sequence[Line], measure: Measure) -> list[Floats]:
-    until = min(line.end(measure) for line in group)
-    until = min(until, expect.get("until", until))
+    until = expect.get("until", 1.0) * min(line.end(measure) for line in group)
     return [line.values(measure, until, expect.get("stat", "last")) for line in group]
 
 
