@@ -31,7 +31,7 @@ from ..errors import SettingError, nearest
 
 Tables = Mapping[str, Any]
 
-SHARED = ("run", "vary", "search", "seeds", "iterations", "every", "measure", "smaller", "stand_in")
+SHARED = ("run", "vary", "search", "seeds", "iterations", "every", "metric", "smaller", "stand_in")
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,11 @@ class Experiment:
             told["full"] = merged(shared.get("full", {}), told.get("full", {}))
         if full:
             told = merged(told, told.get("full", {}))
+        for part in ("panel", "expect", "number"):
+            told[part] = [
+                {**one, "y": told["metric"] if one.get("y") == "metric" else one.get("y")}
+                for one in told.get(part, ())
+            ]
         return Experiment(name, full, told)
 
     @property
@@ -140,7 +145,8 @@ def _read(name: str) -> dict[str, Any]:
 def _like(other: Tables, own: Tables) -> dict[str, Any]:
     """A description that begins from another; what is varied is its own, if it says so."""
     found = merged(other, own)
-    found["run"] = changed(other["run"], own.get("run", {}))
+    if "run" in other:
+        found["run"] = changed(other["run"], own.get("run", {}))
     if "vary" in own:
         found["vary"] = own["vary"]
         kept = {key: value for key, value in other.get("full", {}).items() if key != "vary"}
