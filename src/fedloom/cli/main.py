@@ -6,7 +6,6 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
 
 from ..errors import (
     DataError,
@@ -18,6 +17,7 @@ from ..errors import (
     SettingError,
     WriteError,
 )
+from ..records.manifest import version_of
 from . import check, compare, data, explain, listing, report, reproduce, run, sweep
 
 CODES: dict[type[BaseException], tuple[int, str]] = {
@@ -53,7 +53,8 @@ def parser() -> argparse.ArgumentParser:
         epilog=FIRST,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    top.add_argument("--version", action="version", version=f"fedloom {version('fedloom')}")
+    told = f"fedloom {version_of('fedloom') or '(not installed)'}"
+    top.add_argument("--version", action="version", version=told)
     top.add_argument("--debug", action="store_true", help="show where an error came from")
     verbs = top.add_subparsers(dest="verb", metavar="VERB", required=True)
     for verb in (run, sweep, compare, report, reproduce, listing, explain, data, check):

@@ -41,6 +41,13 @@ def add(verbs: common.Verbs) -> None:
     one.add_argument("--full", action="store_true", help="the paper's setting, not a smaller one")
     one.add_argument("--seeds", type=int, metavar="N", help="in place of the description's")
     one.add_argument("--iterations", type=int, metavar="N", help="local steps of every run")
+    one.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="AXIS=PLACE",
+        help="leave out curves that are elsewhere, as in --only 'K=fewer clients'",
+    )
     one.add_argument("--out", type=Path, default=ROOT, metavar="DIR", help=f"default: {ROOT}")
     one.add_argument("--device", metavar="NAME", help="cpu (default), cuda, cuda:0, ...")
     one.add_argument(
@@ -53,7 +60,8 @@ def add(verbs: common.Verbs) -> None:
 def act(chosen: argparse.Namespace) -> None:
     if chosen.list or chosen.name is None:
         return show_list(chosen)
-    experiment = Experiment.read(chosen.name, chosen.full)
+    only = dict(part.partition("=")[::2] for part in chosen.only)
+    experiment = Experiment.read(chosen.name, chosen.full, only)
     for option in ("seeds", "iterations", "time_limit"):
         if (value := getattr(chosen, option)) is not None and value <= 0:
             raise SettingError(f"--{option.replace('_', '-')} must be above 0, not {value}")

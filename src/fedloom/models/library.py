@@ -79,9 +79,7 @@ def linear(
     return _maker("linear", _linear, **settings, zero=zero)
 
 
-def _linear(
-    inputs: int, outputs: int, bias: bool, flatten: bool, zero: bool = False
-) -> nn.Module:
+def _linear(inputs: int, outputs: int, bias: bool, flatten: bool, zero: bool = False) -> nn.Module:
     layer = nn.Linear(inputs, outputs, bias=bias)
     if zero:
         for weight in layer.parameters():

@@ -96,6 +96,7 @@ class Conduct:
     limit: float | None = None
     tell: Callable[[int, int, One, str], None] = field(default=lambda *_: None)
     _begun: float = field(default_factory=time.monotonic)
+    _moved: bool = False  # a limit is never too short for one round
 
     def folder_of(self, name: str) -> Path:
         return self.root / (f"{name}-full" if self.experiment.full else name)
@@ -197,8 +198,9 @@ class Conduct:
         while left := [one for one in ones if not one.done]:
             for one in left:
                 rest = self._rest()
-                if rest <= 0:
+                if rest <= 0 and self._moved:
                     return False
+                self._moved = True
                 waiting = sum(not other.done for other in left)
                 turn = rest if self.limit is None else max(TURN, rest / waiting)
                 done = sum(other.done for other in ones)

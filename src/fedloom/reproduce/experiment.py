@@ -20,7 +20,7 @@ import itertools
 import math
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any
 
@@ -62,9 +62,11 @@ class Experiment:
     name: str
     full: bool
     told: Tables
+    only: Mapping[str, str] = field(default_factory=dict)
 
     @staticmethod
-    def read(name: str, full: bool = False) -> Experiment:
+    def read(name: str, full: bool = False, only: Mapping[str, str] | None = None) -> Experiment:
+        """`only`: places on some axes, in words; other curves are left out."""
         told = _read(name)
         if "runs_of" in told:
             shared = _read(told["runs_of"])
@@ -77,7 +79,10 @@ class Experiment:
                 {**one, "y": told["metric"] if one.get("y") == "metric" else one.get("y")}
                 for one in told.get(part, ())
             ]
-        return Experiment(name, full, told)
+        found = Experiment(name, full, told, dict(only or {}))
+        if not found.settings:
+            raise SettingError(f"{name}: no curve is at {dict(only or {})}")
+        return found
 
     @property
     def runs_name(self) -> str:
@@ -103,7 +108,9 @@ class Experiment:
                 tables = changed(tables, over)
             place = {axis: value for axis, (value, _, _) in zip(axes, chosen, strict=True)}
             words = {axis: word for axis, (_, word, _) in zip(axes, chosen, strict=True)}
-            found.append(Setting(place, words, tables))
+            setting = Setting(place, words, tables)
+            if all(str(place.get(axis)) == value for axis, value in self.only.items()):
+                found.append(setting)
         return found
 
     def file(

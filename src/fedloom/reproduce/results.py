@@ -21,7 +21,7 @@ from .conduct import Conduct, rows_per_second, seconds
 from .experiment import Experiment
 from .figure import figure
 from .lines import Line, Measure, as_csv
-from .verdicts import judge
+from .verdicts import judge_all
 
 Result = dict[str, Any]
 
@@ -38,7 +38,8 @@ def conclude(conduct: Conduct, finished: bool) -> Result | None:
         "finished": finished,
         "seeds": conduct.seeds,
         "iterations": conduct.iterations,
-        "verdicts": [judge(expect, lines).to_json() for expect in experiment.told["expect"]],
+        "only": dict(experiment.only),
+        "verdicts": [v.to_json() for v in judge_all(experiment.told["expect"], lines)],
         "numbers": numbers(experiment, lines),
         "chosen": conduct.chosen(),
         "rows_per_second": {name: round(rate) for name, rate in rows_per_second(ones)},
