@@ -101,6 +101,9 @@ def test_pieces_are_judged_as_far_as_they_go(tmp_path):
         piece._run(one, 0.0, lambda said: None)
     assert all(len(one.records) > 1 and not one.done for one in piece.ones)
     assert not conclude(piece, False)["finished"]
+    before = records(piece)
+    assert not Conduct(MADE, tmp_path, seeds=1, limit=0).go()  # only asks
+    assert records(piece) == before
 
 
 def test_the_search_takes_the_lowest_training_loss(tmp_path):

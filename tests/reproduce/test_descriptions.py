@@ -16,7 +16,7 @@ from fedloom.reproduce.results import conclude
 from fedloom.reproduce.verdicts import KINDS
 
 BESIDE = Path(__file__).parents[3] / "shared" / "data"
-ROWS, BATCH = 120, 40
+ROWS, BATCH = 40, 16
 OWN_RUNS = [name for name in names() if Experiment.read(name).runs_name == name]
 
 

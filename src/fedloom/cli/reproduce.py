@@ -51,7 +51,10 @@ def add(verbs: common.Verbs) -> None:
     one.add_argument("--out", type=Path, default=ROOT, metavar="DIR", help=f"default: {ROOT}")
     one.add_argument("--device", metavar="NAME", help="cpu (default), cuda, cuda:0, ...")
     one.add_argument(
-        "--time-limit", type=float, metavar="S", help="stop after so many seconds; to be gone on"
+        "--time-limit",
+        type=float,
+        metavar="S",
+        help="stop after so many seconds (0: judge what is there)",
     )
     one.add_argument("--quiet", action="store_true", help="no progress")
     common.add_json(one)
@@ -62,9 +65,10 @@ def act(chosen: argparse.Namespace) -> None:
         return show_list(chosen)
     only = dict(part.partition("=")[::2] for part in chosen.only)
     experiment = Experiment.read(chosen.name, chosen.full, only)
-    for option in ("seeds", "iterations", "time_limit"):
-        if (value := getattr(chosen, option)) is not None and value <= 0:
-            raise SettingError(f"--{option.replace('_', '-')} must be above 0, not {value}")
+    for option, least in (("seeds", 1), ("iterations", 1), ("time_limit", 0)):
+        if (value := getattr(chosen, option)) is not None and value < least:
+            word = option.replace("_", "-")
+            raise SettingError(f"--{word} must be at least {least}, not {value}")
     if not chosen.quiet:
         print(f"{experiment.title}\nthe paper: {experiment.told['claim']}", file=sys.stderr)
         if not chosen.full:
