@@ -27,10 +27,9 @@ found here, and whether that is the same. Verdicts are computed from the curves,
 margin that each line states; a difference counts if it also exceeds twice its standard error.
 "Not reproduced" is a result, too: the likely reason stands beside it.
 
-Default sizes are far smaller than the papers' so that each finishes in minutes on two cores; what is
-smaller is said each time. `--full` is the paper's setting. Scores on data that stand in for a paper's
-own are not the paper's scores. "Time" is the seconds spent on training rounds, on a machine with
-other work on it.
+Default sizes are far smaller than the papers' so that each finishes in minutes on two cores; what
+is smaller is said each time. `--full` is the paper's setting. Scores on data that stand in for a
+paper's own are not the paper's scores. Times are those of the training rounds, on a busy machine.
 
 This page is made from stored results by `python -m fedloom.reproduce.book`.
 """
