@@ -10,7 +10,7 @@ from pathlib import Path
 from ..errors import SettingError
 from ..reproduce.conduct import Conduct, One
 from ..reproduce.experiment import Experiment, names
-from ..reproduce.results import Result, conclude, in_short, latest, told_time
+from ..reproduce.results import Result, conclude, how, in_short, latest, told_time
 from ..reproduce.verdicts import Verdict
 from . import common
 
@@ -71,8 +71,7 @@ def act(chosen: argparse.Namespace) -> None:
             raise SettingError(f"--{word} must be at least {least}, not {value}")
     if not chosen.quiet:
         print(f"{experiment.title}\nthe paper: {experiment.told['claim']}", file=sys.stderr)
-        if not chosen.full:
-            print(f"smaller than the paper: {experiment.told['smaller']}", file=sys.stderr)
+        print(how(experiment), file=sys.stderr)
     conduct = Conduct(
         experiment,
         chosen.out,
@@ -107,8 +106,8 @@ def show(experiment: Experiment, result: Result, folder: Path) -> None:
     print()
     if "stand_in" in experiment.told:
         print(f"data: {experiment.told['stand_in']}")
-    if result["chosen"]:
-        print(f"step sizes found: {', '.join(f'{k}: {v}' for k, v in result['chosen'].items())}")
+    for one in (one for one in result["search"] if one["picked"]):
+        print(f"step size found for {one['setting'] or 'all'}: {one['value']}")
     for told in result["verdicts"]:
         print(Verdict(**told))
     if not result["finished"]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .experiment import Experiment, names
-from .results import Result, in_short, told_time
+from .results import Result, how, in_short, told_time
 
 STORED = Path(__file__).parent / "stored"
 DOCS = Path(__file__).parents[3] / "docs"
@@ -69,16 +69,15 @@ def _chapter(name: str, results: list[Result]) -> Iterator[str]:
 
 def _result(experiment: Experiment, result: Result) -> Iterator[str]:
     called = f"{result['name']}-full" if result["full"] else result["name"]
-    how = "The paper's setting" if result["full"] else f"Smaller: {experiment.told['smaller']}"
+    told = how(experiment)
+    told = told[0].upper() + told[1:]
     if result["iterations"]:
-        how += f", {result['iterations']:,} iterations"
+        told += f"; {result['iterations']:,} iterations"
     for axis, place in result["only"].items():
-        how += f", only {axis} = {place}"
-    yield f"\n{how}. Seeds: {result['seeds']}. {result['device']}, {told_time(result['seconds'])}."
+        told += f"; only {axis} = {place}"
+    yield f"\n{told}. Seeds: {result['seeds']}. {result['device']}, {told_time(result['seconds'])}."
     if not result["finished"]:
         yield "**Not finished**: what follows is how far the runs were."
-    if result["chosen"]:
-        yield f"Step sizes found by the search: {_pairs(result['chosen'])}."
     if result["full"] and result["rows_per_second"]:
         yield f"Rows a second: {_pairs(result['rows_per_second'])}."
     yield f"\n![{experiment.title}](results/{called}.png)\n"
@@ -90,11 +89,28 @@ def _result(experiment: Experiment, result: Result) -> Iterator[str]:
             f"| {n['setting']} | {n['y']} | {n['at']} | {_number(n['mean'])} | {_number(n['sd'])} "
             f"| {paper} |"
         )
+    yield from _search(experiment, result)
     yield ""
     for verdict in result["verdicts"]:
         word = "Reproduced" if verdict["held"] else "Not reproduced"
         why = "" if verdict["held"] or not verdict["reason"] else f" Likely: {verdict['reason']}."
         yield f"- **{word}**: {verdict['claim']}. {verdict['detail']}.{why}"
+
+
+def _search(experiment: Experiment, result: Result) -> Iterator[str]:
+    """What the search for a step size saw, beside what the paper's found."""
+    if not result["search"]:
+        return
+    paper = experiment.told["search"].get("paper", "not said")
+    yield f"\nTraining loss in the search for a step size (the paper's: {paper}); picked in bold:\n"
+    values = list(dict.fromkeys(one["value"] for one in result["search"]))
+    yield f"| | {' | '.join(f'{value:g}' for value in values)} |"
+    yield f"|---{'|---' * len(values)}|"
+    for name in dict.fromkeys(one["setting"] for one in result["search"]):
+        mine = {one["value"]: one for one in result["search"] if one["setting"] == name}
+        cells = [_number(mine[v]["train_loss"]) or "diverged" for v in values]
+        bold = [f"**{c}**" if mine[v]["picked"] else c for c, v in zip(cells, values, strict=True)]
+        yield f"| {name} | {' | '.join(bold)} |"
 
 
 def _pairs(told: dict[str, Any]) -> str:

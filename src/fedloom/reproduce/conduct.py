@@ -146,13 +146,19 @@ class Conduct:
                 found.append(Line(setting, runs, lost))
         return found
 
-    def chosen(self) -> dict[str, Any]:
-        """The step size that the search picked, by setting."""
-        return {
-            setting.name: self._best(setting)
-            for setting in self.experiment.settings
-            if self.searched
-        }
+    def search_table(self) -> list[dict[str, Any]]:
+        """Every run of the search: its value and training loss (None: diverged), and whether that
+        value was picked."""
+        key = self.experiment.told.get("search", {}).get("key", "")
+        found = []
+        for one in self.searched:
+            value, last = _value(one, key), one.records[-1] if one.records else None
+            loss = None if last is None or one.diverged else last["train_loss"]
+            picked = value == self._best(one.setting)
+            told = self.experiment.told["search"]
+            name = ", ".join(one.setting.words[a] for a in told.get("by", one.setting.place))
+            found.append({"setting": name, "value": value, "train_loss": loss, "picked": picked})
+        return found
 
     def _like(self, setting: Setting, value: Any) -> str:
         told = self.experiment.told["search"]
@@ -219,6 +225,7 @@ class Conduct:
 
         if self.experiment.told.get("measure") == "theory":
             theory.measure(one.file, one.folder, progress)
+            tell("done")
             return
         watch = Turn(time.monotonic() + turn, progress)
         if (one.folder / "run.toml").is_file():

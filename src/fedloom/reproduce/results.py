@@ -41,7 +41,7 @@ def conclude(conduct: Conduct, finished: bool) -> Result | None:
         "only": dict(experiment.only),
         "verdicts": [v.to_json() for v in judge_all(experiment.told["expect"], lines)],
         "numbers": numbers(experiment, lines),
-        "chosen": conduct.chosen(),
+        "search": conduct.search_table(),
         "rows_per_second": {name: round(rate) for name, rate in rows_per_second(ones)},
         "seconds": round(seconds([*conduct.searched, *ones]), 1),
         "device": _device(conduct.device),
@@ -101,6 +101,14 @@ def latest(name: str, full: bool, root: Path) -> tuple[Result, str] | None:
     if kept.is_file():
         return json.loads(kept.read_text(encoding="utf-8")), "stored"
     return None
+
+
+def how(experiment: Experiment) -> str:
+    """How the setting differs from the paper's."""
+    if not experiment.full:
+        return f"smaller than the paper: {experiment.told['smaller']}"
+    differs = experiment.told.get("differs")
+    return f"the paper's setting{f', but: {differs}' if differs else ''}"
 
 
 def in_short(result: Mapping[str, Any]) -> str:
