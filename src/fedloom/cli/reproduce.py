@@ -97,7 +97,7 @@ def show(experiment: Experiment, result: Result, folder: Path) -> None:
         ("", "what", "at", "mean", "sd", "paper"),
         [
             (
-                *(n["setting"], n["y"], n["at"], common.shown(n["mean"]), common.shown(n["sd"])),
+                *(n["setting"], n["y"], n["at"], _short(n["mean"]), _short(n["sd"])),
                 "-" if n["paper"] is None else n["paper"],
             )
             for n in result["numbers"]
@@ -114,6 +114,10 @@ def show(experiment: Experiment, result: Result, folder: Path) -> None:
         print("\nnot finished: the same command again goes on")
     print(f"\n{in_short(result)}; {told_time(result['seconds'])} of training")
     print(f"figure: {folder / 'figure.png'}\ncurves: {folder / 'curves.csv'}")
+
+
+def _short(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
 
 
 def show_list(chosen: argparse.Namespace) -> None:
