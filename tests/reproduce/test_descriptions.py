@@ -48,6 +48,15 @@ def data(monkeypatch):
     return need
 
 
+class TwoCurves(Experiment):
+    """A description of which only the first and the last curve are run."""
+
+    @property
+    def settings(self):
+        first, *_, last = super().settings
+        return [first, last]
+
+
 def few_rounds(experiment):
     """The same description with few rows, rounds, steps and seeds, and no search."""
     told = dict(experiment.told)
@@ -58,7 +67,7 @@ def few_rounds(experiment):
     steps = {"batch": BATCH, "rounds": 2}
     told["run"] = merged(told["run"], {"evaluation": {"every": 1}, "algorithm": steps})
     told["run"]["data"] = {k: v for k, v in told["run"]["data"].items() if k != "take"}
-    return replace(experiment, told=told)
+    return TwoCurves(experiment.name, False, told)
 
 
 class FewSteps(Conduct):
@@ -74,7 +83,7 @@ class FewSteps(Conduct):
 
 @pytest.mark.parametrize("name", OWN_RUNS)
 def test_a_description_runs_for_a_few_rounds(name, data, tmp_path):
-    """All its curves, through to verdicts, table and figure; so do figures of the same runs."""
+    """Two of its curves, through to verdicts, table and figure; so do figures of the same runs."""
     experiment = few_rounds(Experiment.read(name))
     data(experiment.told["run"]["data"]["name"])
     for shown in [name, *(n for n in names() if n not in OWN_RUNS)]:
@@ -84,13 +93,12 @@ def test_a_description_runs_for_a_few_rounds(name, data, tmp_path):
         told = {**other.told, **{key: experiment.told[key] for key in ("run", "vary")}}
         if "search" in told:
             told["search"] = experiment.told["search"]
-        conduct = FewSteps(replace(other, told=told), tmp_path, seeds=1)
+        conduct = FewSteps(TwoCurves(shown, False, told), tmp_path, seeds=1)
         assert conduct.go()
         result = conclude(conduct, True)
-        assert len(result["verdicts"]) == len(other.told["expect"])
-        assert result["numbers"]
+        assert len(result["verdicts"]) <= len(other.told["expect"])
         assert (conduct.folder / "figure.png").stat().st_size < 200_000
-        assert len((conduct.folder / "curves.csv").read_text().splitlines()) > len(other.settings)
+        assert len((conduct.folder / "curves.csv").read_text().splitlines()) == 7
 
 
 @pytest.mark.parametrize("full", [False, True])
