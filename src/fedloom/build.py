@@ -31,7 +31,10 @@ def build_data(file: RunFile, cut: Cut | None = None) -> Federated:
         salt = None if salt_file is None else _salt(Path(salt_file))
         return read_tables(files, salt=salt, **settings)
     name, folder = settings.pop("name"), settings.pop("folder")
-    data = catalog.load(name, folder, settings.pop("verify"), **settings)
+    verify, take = settings.pop("verify"), settings.pop("take")
+    data = catalog.load(name, folder, verify, **settings)
+    if take is not None:
+        data = data.some(take)
     saved = file.values["partition"]["file"]
     if saved and file.partition.views is not None:
         raise SettingError("partition: a saved cut has no views; leave out `file` or `views`")

@@ -140,6 +140,10 @@ class Job:
             finally:
                 self.watcher.end()
 
+    def stop(self) -> None:
+        """Stop after the round that is going on, and save it."""
+        self._stop = True
+
     @property
     def stopping(self) -> bool:
         return self._stop

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from .config.runfile import RunFile, override_key
+from .config.writing import inline
 from .errors import ExistsError, SettingError
 from .files import write_json, write_text
 from .records.manifest import Manifest
@@ -189,11 +190,7 @@ def is_finished(folder: Path) -> bool:
 
 def _settings(point: Point) -> Iterator[str]:
     for key, value in point.items():
-        yield f"{key}={json.dumps(value) if not isinstance(value, dict) else _inline(value)}"
-
-
-def _inline(table: Mapping[str, Any]) -> str:
-    return "{" + ", ".join(f"{key} = {json.dumps(value)}" for key, value in table.items()) + "}"
+        yield f"{key}={inline(value)}"
 
 
 def _name(point: Point) -> str:

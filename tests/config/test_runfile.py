@@ -11,6 +11,7 @@ from fedloom import TDCD, Cosine
 from fedloom.config.lines import key_lines
 from fedloom.config.reference import page
 from fedloom.config.runfile import SECTIONS, RunFile
+from fedloom.config.writing import dumps
 from fedloom.errors import SettingError
 
 ROOT = Path(__file__).parents[2]
@@ -138,15 +139,25 @@ values = st.recursive(
 @settings(max_examples=60, deadline=None)
 @given(st.dictionaries(words, st.dictionaries(words, values, min_size=1), min_size=1))
 def test_lines_are_found(tables):
-    import tomli_w
-
-    text = tomli_w.dumps(tables)
+    text = dumps(tables)
     lines, read = key_lines(text), tomllib.loads(text)
     for path, line in lines.items():
         here = read
         for key in path:
             here = here[key]
         assert path[-1] in text.splitlines()[line - 1]
+
+
+leaves = st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+anything = st.recursive(
+    leaves, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=12
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.dictionaries(st.text(), anything))
+def test_what_is_written_reads_the_same(tables):
+    assert tomllib.loads(dumps(tables)) == tables
 
 
 def test_the_reference_is_that_of_the_code():

@@ -13,7 +13,7 @@ from fedloom.data.catalog import load
 from fedloom.data.sets.cifar10 import PARTS
 from fedloom.data.sets.common import moments, split_groups, standardise
 from fedloom.data.sets.idx import NAMES, read_idx
-from fedloom.errors import DataError
+from fedloom.errors import DataError, SettingError
 
 DRAW = np.random.default_rng(7)
 
@@ -213,3 +213,16 @@ def test_groups_are_not_split():
     test = split_groups(groups, 0.3, "a name")
     assert len(set(groups[test])) == 3
     assert not set(groups[test]) & set(groups[~test])
+
+
+def test_some_of_the_rows():
+    """So many training rows, test rows in proportion, the same ones every time."""
+    whole = load("digits")
+    few = whole.some(300)
+    assert (~few.test).sum() == 300
+    assert few.test.sum() == round(300 * whole.test.sum() / (~whole.test).sum())
+    assert (np.diff(np.searchsorted(whole.ids, few.ids)) > 0).all()
+    assert np.array_equal(few.ids, load("digits").some(300).ids)
+    assert set(few.ids[~few.test]) < set(whole.some(400).ids[~whole.some(400).test])
+    with pytest.raises(SettingError, match="take = 0"):
+        whole.some(0)

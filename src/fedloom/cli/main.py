@@ -6,7 +6,6 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
 
 from ..errors import (
     DataError,
@@ -18,7 +17,8 @@ from ..errors import (
     SettingError,
     WriteError,
 )
-from . import check, compare, data, explain, listing, report, run, sweep
+from ..records.manifest import version_of
+from . import check, compare, data, explain, listing, report, reproduce, run, sweep
 
 CODES: dict[type[BaseException], tuple[int, str]] = {
     SettingError: (2, "a run file, a setting or an option cannot be"),
@@ -53,10 +53,11 @@ def parser() -> argparse.ArgumentParser:
         epilog=FIRST,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    top.add_argument("--version", action="version", version=f"fedloom {version('fedloom')}")
+    told = f"fedloom {version_of('fedloom') or '(not installed)'}"
+    top.add_argument("--version", action="version", version=told)
     top.add_argument("--debug", action="store_true", help="show where an error came from")
     verbs = top.add_subparsers(dest="verb", metavar="VERB", required=True)
-    for verb in (run, sweep, compare, report, listing, explain, data, check):
+    for verb in (run, sweep, compare, report, reproduce, listing, explain, data, check):
         verb.add(verbs)
     return top
 

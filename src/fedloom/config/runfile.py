@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import tomli_w
-
 from ..algorithms.base import Algorithm
 from ..data.cut import Partition
 from ..errors import SettingError, nearest
@@ -21,6 +19,7 @@ from .convert import BadKey, plain_table, table
 from .fields import Field, fields_of
 from .lines import key_lines, line_of
 from .sections import Engine, Evaluation, Output
+from .writing import dumps
 
 SECTIONS = (
     "data",
@@ -135,7 +134,7 @@ class RunFile:
         return told
 
     def to_toml(self) -> str:
-        return tomli_w.dumps(self.to_dict())
+        return dumps(self.to_dict())
 
 
 def _about(key: tuple[str, ...], path: tuple[str, ...], line: int | None) -> bool:

@@ -95,6 +95,12 @@ NAMED = {
     "name": Field("name", str, about="a registered set: `fedloom list datasets`"),
     "folder": Field("folder", str | None, None, "where its files are; none: FEDLOOM_DATA"),
     "verify": Field("verify", bool, True, "check the files against their checksums"),
+    "take": Field(
+        "take",
+        int | None,
+        None,
+        "so many training rows, test rows in proportion; none: all",
+    ),
 }
 OWN = {
     "silos": Field(

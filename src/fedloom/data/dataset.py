@@ -11,7 +11,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ..errors import DataError
+from ..errors import DataError, SettingError
+from ..rng import Streams
 
 Goal = Literal["classes", "binary", "number"]
 
@@ -79,3 +80,18 @@ class Dataset:
             test=self.test[pick],
             keys={name: key[pick] for name, key in self.keys.items()},
         )
+
+    def some(self, train: int) -> Dataset:
+        """So many of the training rows, and as large a share of the test rows: drawn once and for
+        all by the set's name, in their order."""
+        rows, spare = np.flatnonzero(~self.test), np.flatnonzero(self.test)
+        if not 1 <= train <= len(rows):
+            raise SettingError(f"data set {self.name}: take = {train} is not in 1..{len(rows)}")
+        kept = [
+            Streams(0).common("some rows", self.name, side).permutation(len(of))[:count]
+            for side, of, count in (
+                ("train", rows, train),
+                ("test", spare, round(len(spare) * train / len(rows))),
+            )
+        ]
+        return self.rows(np.sort(np.concatenate([rows[kept[0]], spare[kept[1]]])))

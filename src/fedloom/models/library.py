@@ -71,15 +71,19 @@ def linear(
     outputs: int = 1,
     bias: Annotated[bool, "whether the silo has an intercept of its own"] = True,
     flatten: Annotated[bool, "take images or series as one long row"] = False,
+    zero: Annotated[bool, "start from zero weights, not from random ones"] = False,
 ) -> Maker:
     """x theta: ridge and logistic regression. Give one silo the bias, or fold it into a column."""
     _positive(inputs=inputs, outputs=outputs)
     settings = {"inputs": inputs, "outputs": outputs, "bias": bias, "flatten": flatten}
-    return _maker("linear", _linear, **settings)
+    return _maker("linear", _linear, **settings, zero=zero)
 
 
-def _linear(inputs: int, outputs: int, bias: bool, flatten: bool) -> nn.Module:
+def _linear(inputs: int, outputs: int, bias: bool, flatten: bool, zero: bool = False) -> nn.Module:
     layer = nn.Linear(inputs, outputs, bias=bias)
+    if zero:
+        for weight in layer.parameters():
+            nn.init.zeros_(weight)
     return nn.Sequential(nn.Flatten(), layer) if flatten else layer
 
 

@@ -41,7 +41,7 @@ class Manifest:
     @staticmethod
     def begun(file: RunFile, data: Federated, parts: Sequence[str], folder: Path) -> Manifest:
         values = {
-            "fedloom": _version("fedloom"),
+            "fedloom": version_of("fedloom"),
             "algorithm": parts[0],
             "title": file.output.title or f"{parts[0]} on {data.name}",
             "created": _now(),
@@ -56,7 +56,7 @@ class Manifest:
             "partition": "partition.json" if data.cut is not None else None,
             "seed": file.engine.seed,
             "versions": {"python": platform.python_version()}
-            | {name: found for name in PACKAGES if (found := _version(name))},
+            | {name: found for name in PACKAGES if (found := version_of(name))},
             "commit": commit(),
             "machine": {
                 "system": platform.platform(),
@@ -85,7 +85,7 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _version(package: str) -> str | None:
+def version_of(package: str) -> str | None:
     try:
         return version(package)
     except PackageNotFoundError:

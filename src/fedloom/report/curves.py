@@ -82,7 +82,7 @@ def drawn(found: Mapping[str, Curve], metric: str, axis: Axis) -> Figure:
     figure = style.figure(9.5, max(4.6, 0.3 + 0.17 * lines))
     axes = figure.subplots()
     if draw(axes, found, metric, axis):
-        _legend(figure, found, metric, loc="outside right upper")
+        legend(figure, found, metric, loc="outside right upper")
     return figure
 
 
@@ -102,7 +102,7 @@ def panels(
     for axes in grid[len(which) :]:
         axes.set_axis_off()
     same = {metric for metric, _ in which}
-    _legend(figure, shared, same.pop() if len(same) == 1 else None, "outside upper left", 2)
+    legend(figure, shared, same.pop() if len(same) == 1 else None, "outside upper left", 2)
     return figure
 
 
@@ -122,7 +122,7 @@ def close_up(runs: Mapping[str, Sequence[Mapping[str, Any]]], metric: str) -> Fi
     axes = figure.subplots()
     draw(axes, found, metric, "round")
     axes.set_xlim(left=min(starts) - 0.02 * (axes.get_xlim()[1] - min(starts)))
-    _legend(figure, found, metric, loc="outside right upper")
+    legend(figure, found, metric, loc="outside right upper")
     return figure
 
 
@@ -197,7 +197,7 @@ def _marks(points: int, index: int) -> tuple[int, int]:
     return (index % every, every)
 
 
-def _legend(
+def legend(
     figure: Figure, found: Mapping[str, Curve], metric: str | None, loc: Any, columns: int = 1
 ) -> None:
     """Names outside the data; with a metric, each with its last value, the highest first."""

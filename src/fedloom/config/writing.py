@@ -1,0 +1,52 @@
+"""TOML, written: tables of tables, as run files have them."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+BARE = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def dumps(tables: Mapping[str, Any]) -> str:
+    """What `tomllib.loads` reads back as the same: text, numbers, lists and tables."""
+    return "\n".join(_lines(tables, ())) + "\n"
+
+
+def inline(value: Any) -> str:
+    """A value on one line."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and not math.isfinite(value):
+        return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_key(k)} = {inline(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(inline, value)) + "]"
+    if isinstance(value, int | float):
+        return repr(value)
+    raise TypeError(f"TOML has no {type(value).__name__}")
+
+
+def _lines(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
+    """The table's own keys, then the tables in it, each under its header."""
+    plain = {key: value for key, value in table.items() if not isinstance(value, Mapping)}
+    if path and (plain or not table):
+        yield f"[{'.'.join(map(_key, path))}]"
+    for key, value in plain.items():
+        yield f"{_key(key)} = {inline(value)}"
+    if plain:
+        yield ""
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _lines(value, (*path, key))
+
+
+def _key(key: Any) -> str:
+    text = str(key)
+    return text if BARE.fullmatch(text) else inline(text)

@@ -1,0 +1,124 @@
+"""What came of an experiment: written beside its curves, and stored with the package.
+
+A result is the verdicts, the numbers behind them, and how they were come by. `stored/NAME.json` are
+those of the book (docs/results.md); what a user has run in a folder stands before them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from ..files import write_json, write_text
+from ..records.manifest import commit
+from .conduct import Conduct, rows_per_second, seconds
+from .experiment import Experiment
+from .figure import figure
+from .lines import Line, Measure, as_csv
+from .verdicts import judge_all
+
+Result = dict[str, Any]
+
+
+def conclude(conduct: Conduct, finished: bool) -> Result | None:
+    """Judge what was recorded so far, and write it: None before every setting has begun."""
+    experiment, lines = conduct.experiment, conduct.lines()
+    if len(lines) < len(experiment.settings):
+        return None
+    ones = conduct.ones
+    result = {
+        "name": experiment.name,
+        "full": experiment.full,
+        "finished": finished,
+        "seeds": conduct.seeds,
+        "iterations": conduct.iterations,
+        "only": dict(experiment.only),
+        "verdicts": [v.to_json() for v in judge_all(experiment.told["expect"], lines)],
+        "numbers": numbers(experiment, lines),
+        "search": conduct.search_table(),
+        "rows_per_second": {name: round(rate) for name, rate in rows_per_second(ones)},
+        "seconds": round(seconds([*conduct.searched, *ones]), 1),
+        "device": _device(conduct.device),
+        "created": datetime.now(UTC).date().isoformat(),
+        "commit": commit(),
+    }
+    write_text(conduct.folder / "curves.csv", as_csv(lines))
+    figure(experiment, lines, conduct.folder / "figure.png")
+    write_json(conduct.folder / "result.json", result)
+    return result
+
+
+def numbers(experiment: Experiment, lines: Sequence[Line]) -> list[dict[str, Any]]:
+    """Mean and deviation over seeds, of what the description names (the paper's number beside it)
+    or of every line's end."""
+    first = experiment.told["panel"][0]
+    wanted = experiment.told.get("number") or [
+        {"where": {**line.setting.place}, "y": first["y"], "x": first.get("x", "round")}
+        for line in lines
+    ]
+    found = []
+    for told in wanted:
+        measure, where = Measure.of(told), told.get("where", {})
+        for line in (line for line in lines if line.setting.is_at(where)):
+            until = told.get("until", 1.0) * line.end(measure)
+            values = line.values(measure, until, told.get("stat", "last"))
+            sound = values[~(values != values)]
+            found.append(
+                {
+                    "setting": line.setting.name,
+                    "y": told["y"],
+                    "at": f"{measure.x} {until:g}",
+                    "mean": float(sound.mean()) if len(sound) else None,
+                    "sd": float(sound.std(ddof=1)) if len(sound) > 1 else None,
+                    "diverged": len(line.diverged),
+                    "paper": told.get("paper"),
+                }
+            )
+    return found
+
+
+def _device(device: str | None) -> str:
+    if device is not None and device.startswith("cuda"):
+        import torch
+
+        return torch.cuda.get_device_name()
+    return f"CPU, {os.cpu_count()} cores ({platform.machine()})"
+
+
+def latest(name: str, full: bool, root: Path) -> tuple[Result, str] | None:
+    """The user's own result, or the stored one; and which it is."""
+    called = f"{name}-full" if full else name
+    own = root / called / "result.json"
+    if own.is_file():
+        return json.loads(own.read_text(encoding="utf-8")), "yours"
+    kept = files(__package__) / "stored" / f"{called}.json"
+    if kept.is_file():
+        return json.loads(kept.read_text(encoding="utf-8")), "stored"
+    return None
+
+
+def how(experiment: Experiment) -> str:
+    """How the setting differs from the paper's."""
+    if not experiment.full:
+        return f"smaller than the paper: {experiment.told['smaller']}"
+    differs = experiment.told.get("differs")
+    return f"the paper's setting{f', but: {differs}' if differs else ''}"
+
+
+def in_short(result: Mapping[str, Any]) -> str:
+    """The verdicts of a result in a few words."""
+    held = [verdict["held"] for verdict in result["verdicts"]]
+    told = f"{sum(held)} of {len(held)} reproduced"
+    return told if result["finished"] else f"{told} (so far)"
+
+
+def told_time(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

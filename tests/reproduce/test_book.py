@@ -1,0 +1,51 @@
+"""The book of results is that of the stored ones, and the list shows them."""
+
+import json
+
+from fedloom.cli.main import main
+from fedloom.reproduce import book
+from fedloom.reproduce.experiment import names
+from fedloom.reproduce.verdicts import Verdict
+
+
+def test_the_book_is_that_of_the_stored_results():
+    told = (book.DOCS / "results.md").read_text()
+    assert told == book.page(), "run: python -m fedloom.reproduce.book"
+
+
+def test_stored_results_are_whole():
+    files = sorted(book.STORED.glob("*.json"))
+    assert files
+    for path in files:
+        result = json.loads(path.read_text())
+        assert path.stem == result["name"] + ("-full" if result["full"] else "")
+        assert result["name"] in names()
+        assert result["verdicts"]
+        assert all(Verdict(**verdict).detail for verdict in result["verdicts"])
+        assert (book.DOCS / "results" / f"{path.stem}.png").stat().st_size < 150_000
+        assert path.stat().st_size < 20_000
+
+
+def test_the_list_has_a_verdict_for_what_was_run(tmp_path, capsys):
+    assert main(["reproduce", "--list", "--out", str(tmp_path), "--json"]) == 0
+    lines = {line["name"]: line for line in json.loads(capsys.readouterr().out)}
+    assert list(lines) == names()
+    stored = {path.stem for path in book.STORED.glob("*.json")}
+    for name, line in lines.items():
+        assert ("stored" in line["default"]) == (name in stored)
+        assert ("stored" in line["full"]) == (f"{name}-full" in stored)
+    mine = json.loads((book.STORED / f"{sorted(stored)[0]}.json").read_text())
+    mine["verdicts"][0]["held"] = not mine["verdicts"][0]["held"]
+    (tmp_path / mine["name"]).mkdir()
+    (tmp_path / mine["name"] / "result.json").write_text(json.dumps({**mine, "full": False}))
+    main(["reproduce", "--list", "--out", str(tmp_path)])
+    (line,) = (x for x in capsys.readouterr().out.splitlines() if x.startswith(mine["name"] + " "))
+    assert "yours" in line
+
+
+def test_what_is_not_there_is_told(capsys):
+    assert main(["reproduce", "icassp-fig2"]) == 2
+    assert "did you mean 'icassp-fig2" in capsys.readouterr().err
+    assert main(["reproduce", "tdcd-fig3", "--seeds", "0"]) == 2
+    assert main(["reproduce", "tdcd-fig3", "--only", "K=7"]) == 2
+    assert "no curve is at" in capsys.readouterr().err

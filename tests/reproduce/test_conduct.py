@@ -1,0 +1,165 @@
+"""Running: what is finished stays, what is not goes on, and step sizes are searched for."""
+
+import json
+import sys
+from dataclasses import replace
+
+import pytest
+
+from fedloom.errors import ExistsError
+from fedloom.job import Job
+from fedloom.reproduce import theory
+from fedloom.reproduce.conduct import DIVERGED, Conduct
+from fedloom.reproduce.experiment import Experiment
+from fedloom.reproduce.results import conclude, latest
+
+TOLD = {
+    "paper": "made",
+    "item": "up",
+    "title": "Q varied",
+    "claim": "more steps, lower loss",
+    "smaller": "no",
+    "run": {
+        "data": {"name": "synthetic", "rows": 80, "features": 4, "goal": "number"},
+        "partition": {"silos": 2, "clients": 2},
+        "algorithm": {"name": "tdcd", "batch": 30, "lr": 0.05, "rounds": 20},
+        "evaluation": {"every": 2},
+    },
+    "vary": {"Q": {"key": "algorithm.local_steps", "values": [1, 4]}},
+    "panel": [{"x": "round", "y": "train_loss"}],
+    "number": [],
+    "expect": [
+        {
+            "kind": "order",
+            "claim": "larger Q, lower loss",
+            "along": "Q",
+            "trend": "down",
+            "stat": "mean",
+            "y": "train_loss",
+        }
+    ],
+}
+MADE = Experiment("made", False, TOLD)
+
+
+def made(**told):
+    return replace(MADE, told={**TOLD, **told})
+
+
+def records(conduct):
+    """What was recorded, but for the seconds it took."""
+    return {one.folder.name: [{**r, "wall": 0} for r in one.records] for one in conduct.ones}
+
+
+def test_a_result_beside_its_curves(tmp_path):
+    conduct = Conduct(MADE, tmp_path, seeds=2)
+    assert conduct.go()
+    result = conclude(conduct, True)
+    (verdict,) = result["verdicts"]
+    assert verdict["held"]
+    assert json.loads((tmp_path / "made" / "result.json").read_text()) == result
+    assert latest("made", False, tmp_path) == (result, "yours")
+    assert latest("made", True, tmp_path) is None
+    folder = tmp_path / "made" / "runs" / "Q=1,seed=0"
+    assert not (folder / "checkpoint.safetensors").exists()
+    assert not (folder / "model").exists()
+
+
+def test_what_is_finished_is_not_run_again(tmp_path, monkeypatch):
+    Conduct(MADE, tmp_path, seeds=1).go()
+    before = records(Conduct(MADE, tmp_path, seeds=1))
+    ran = []
+    whole = Job.go
+    monkeypatch.setattr(Job, "go", lambda job: ran.append(job.folder.name) or whole(job))
+    assert Conduct(MADE, tmp_path, seeds=1).go()
+    assert ran == []
+    assert Conduct(MADE, tmp_path, seeds=2).go()
+    assert sorted(ran) == ["Q=1,seed=1", "Q=4,seed=1"]
+    assert records(Conduct(MADE, tmp_path, seeds=1)) == before
+    with pytest.raises(ExistsError, match="holds another run"):
+        Conduct(made(iterations=8), tmp_path, seeds=1).go()
+
+
+def test_a_time_limit_makes_pieces_of_the_same_runs(tmp_path):
+    straight = Conduct(MADE, tmp_path / "straight", seeds=1)
+    straight.go()
+    pieces = 0
+    while not (piece := Conduct(MADE, tmp_path / "pieces", seeds=1, limit=0.02)).go():
+        pieces += 1
+        assert pieces < 200
+    assert pieces > 1
+    assert records(piece) == records(straight)
+
+
+def test_pieces_are_judged_as_far_as_they_go(tmp_path):
+    """Under a limit, runs take turns; a result says that it is not the last."""
+    piece = Conduct(MADE, tmp_path, seeds=1, limit=0.001)
+    assert not piece.go()
+    assert conclude(piece, False) is None  # the second curve has not begun
+    for one in piece.ones:
+        piece._run(one, 0.0, lambda said: None)
+        piece._run(one, 0.0, lambda said: None)
+    assert all(len(one.records) > 1 and not one.done for one in piece.ones)
+    assert not conclude(piece, False)["finished"]
+    before = records(piece)
+    assert not Conduct(MADE, tmp_path, seeds=1, limit=0).go()  # only asks
+    assert records(piece) == before
+
+
+def test_the_search_takes_the_lowest_training_loss(tmp_path):
+    search = {"key": "algorithm.lr", "values": [0.001, 0.1, 1e6], "iterations": 20}
+    conduct = Conduct(made(search=search), tmp_path, seeds=1)
+    assert conduct.go()
+    picked = [line for line in conduct.search_table() if line["picked"]]
+    assert [(line["setting"], line["value"]) for line in picked] == [("Q = 1", 0.1), ("Q = 4", 0.1)]
+    lost = tmp_path / "made" / "search" / "Q=4,lr=1000000.0"
+    assert (lost / DIVERGED).is_file()
+    assert {one.file.values["algorithm"]["lr"] for one in conduct.ones} == {0.1}
+    shared = Conduct(made(search={**search, "by": []}), tmp_path, seeds=1)
+    assert len(conduct.searched) == 6
+    assert len(shared.searched) == 3
+
+
+def test_the_way_to_a_gpu_needs_no_writer_of_toml_and_no_accountant(tmp_path, monkeypatch):
+    for name in ("tomli_w", "dp_accounting"):
+        monkeypatch.setitem(sys.modules, name, None)  # importing it raises
+    assert Conduct(MADE, tmp_path, seeds=1, device="cpu").go()
+
+
+def test_the_constants_of_the_theorem(tmp_path):
+    """L by numpy, sigma_j^2 by drawing minibatches, the bound above what was measured."""
+    import numpy as np
+
+    told = {
+        "model": {"name": "linear", "bias": False, "zero": True},
+        "engine": {"precision": "float64"},
+        "algorithm": {"lr": 1.0, "l2": 0.1, "local_steps": 3},
+    }
+    run = {key: {**TOLD["run"].get(key, {}), **told.get(key, {})} for key in {*TOLD["run"], *told}}
+    file = made(run=run).file(made(run=run).settings[-1], 0, None)
+    data = theory.build_data(file)
+    ridge = theory.Ridge(theory.build_run(file, data))
+    m = len(ridge.y)
+    hessian = ridge.x.T @ ridge.x / m + 0.1 * np.eye(ridge.x.shape[1])
+    assert ridge.smoothness == pytest.approx(np.linalg.eigvalsh(hessian)[-1], rel=1e-12)
+    theta = np.ones(ridge.x.shape[1])
+    step = 1e-6 * np.eye(len(theta))
+    slopes = [(ridge.loss(theta + d) - ridge.loss(theta - d)) / 2e-6 for d in step]
+    assert ridge.gradient(theta) == pytest.approx(slopes, abs=1e-6)
+    draw, silo = np.random.default_rng(0), ridge.silos[0]
+    rows = ridge.parts[silo] * (ridge.x @ theta - ridge.y)[:, None]
+    worst = []
+    for own in ridge.owned[silo]:
+        far = []
+        for _ in range(4000):
+            mine = np.intersect1d(draw.choice(m, ridge.batch, replace=False), own)
+            far.append(((rows[mine].mean(0) - rows.mean(0)) ** 2).sum())
+        worst.append(np.mean(far))
+    assert ridge.variances(theta)[0] == pytest.approx(max(worst), rel=0.1)
+
+    theory.measure(file, tmp_path, lambda done, rounds: None)
+    lines = [json.loads(line) for line in (tmp_path / "records.jsonl").read_text().splitlines()]
+    for line in lines:
+        found = line["metrics"]
+        assert found["mean_grad2"] < found["bound"]
+        assert found["eta"] == pytest.approx(1 / (32 * max(found["L"], found["L_max"])))
