@@ -1,4 +1,5 @@
-"""Run by torchrun: algorithms at all ranks together and at each alone; rank 0 prints JSON."""
+"""Run by torchrun: algorithms at all ranks together and at each alone. Arguments: the file for
+what was found, a word that a case's name has, and words of which it has one."""
 
 import json
 import sys
@@ -23,12 +24,12 @@ def cases():
     for name in algorithms:
         for number, algorithm in enumerate(algorithms[name].examples()):
             for schedule in (Everyone(), Drawn(0.6, seed=1)):
-                yield f"{name} {number}, {schedule}", algorithm, sample_of(algorithm), schedule
+                yield f"{name} {number} {schedule}", algorithm, sample_of(algorithm), schedule
     for weighting in ("uniform", "rows", "participants"):
         mine = TDCD(local_steps=2, lr=0.1, batch=20, weighting=weighting)
-        yield f"silos alike, {weighting}", mine, alike(), Drawn(0.6, seed=1)
+        yield f"silos alike, {weighting}, Drawn", mine, alike(), Drawn(0.6, seed=1)
     for mine in Personal.examples():
-        yield "held at clients", mine, sample_of(mine), Drawn(0.6, seed=1)
+        yield "held at clients, Drawn", mine, sample_of(mine), Drawn(0.6, seed=1)
 
 
 def state(run):
@@ -41,7 +42,9 @@ def compared(ranks, name, algorithm, sample, schedule):
     alone = Run(algorithm, *sample, **options).fit(ROUNDS)
     run = Run(algorithm, *sample, **options, ranks=ranks).fit(2)
     run = Run(algorithm, *sample, **options, ranks=ranks).restore(run.snapshot()).fit(ROUNDS)
-    own = {field: {str(party): v for party, v in each.items()} for field, each in state(run).items()}
+    own = {
+        field: {str(party): v for party, v in each.items()} for field, each in state(run).items()
+    }
     copies = ranks.exchange(f"{name}: end", packed(own))
     return {
         "name": name,
@@ -53,9 +56,14 @@ def compared(ranks, name, algorithm, sample, schedule):
     }
 
 
+def wanted(name):
+    _, _, word, *words = sys.argv
+    return word in name and any(one in name for one in words)
+
+
 def main():
     with joined(60) as ranks:
-        found = [compared(ranks, *case) for case in cases() if sys.argv[2] in case[0]]
+        found = [compared(ranks, *case) for case in cases() if wanted(case[0])]
         if ranks.rank == 0:
             Path(sys.argv[1]).write_text(json.dumps(found))
 

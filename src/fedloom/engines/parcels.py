@@ -57,9 +57,12 @@ class _Tensors:
 
     def next(self, dtype: torch.dtype, shape: list[int]) -> Tensor:
         size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        own = np.frombuffer(self._parcel, np.uint8, size, self._at).copy()
+        own = torch.empty(shape, dtype=dtype)
+        if size:
+            words = np.frombuffer(self._parcel, np.uint8, size, self._at)
+            own.view(-1).view(torch.uint8).numpy()[:] = words
         self._at += size
-        return torch.from_numpy(own).view(dtype).reshape(shape).to(self._device)
+        return own.to(self._device)
 
 
 def _built(told: Any, tensors: _Tensors) -> Any:
