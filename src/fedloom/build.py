@@ -17,6 +17,7 @@ from .data import catalog
 from .data.cut import Cut, place
 from .data.federated import Federated
 from .data.tables import read_tables
+from .engines.ranks import Ranks
 from .errors import DataError, InputError, SettingError
 from .federation.schedule import Drawn, Everyone, Recorded, Schedule
 from .models.task import Task
@@ -58,7 +59,11 @@ def build_task(file: RunFile, data: Federated) -> Task:
 
 
 def build_run(
-    file: RunFile, data: Federated, task: Task | None = None, algorithm: Algorithm | None = None
+    file: RunFile,
+    data: Federated,
+    task: Task | None = None,
+    algorithm: Algorithm | None = None,
+    ranks: Ranks | None = None,
 ) -> Run:
     """A run that has not begun; `algorithm` in place of the file's own."""
     engine, own = file.engine, algorithm or file.algorithm
@@ -78,6 +83,7 @@ def build_run(
         chunk=engine.chunk,
         replay=engine.replay,
         network=file.network,
+        ranks=ranks,
     )
 
 
@@ -95,13 +101,13 @@ def _schedule(file: RunFile) -> Schedule:
     return found
 
 
-def build_parts(file: RunFile, data: Federated) -> dict[str, Run]:
+def build_parts(file: RunFile, data: Federated, ranks: Ranks | None = None) -> dict[str, Run]:
     """The run itself, and its baselines with the settings they share with it."""
     if file.engine.threads is not None:
         torch.set_num_threads(file.engine.threads)
     task, own, main = build_task(file, data), file.algorithm, file.values["algorithm"]["name"]
     with _of("algorithm", main):
-        parts = {main: build_run(file, data, task)}
+        parts = {main: build_run(file, data, task, ranks=ranks)}
     labelled = [silo for silo, y in data.train.y.items() if y is not None]
     for name in file.evaluation.baselines:
         with _of("baseline", name):
@@ -110,7 +116,7 @@ def build_parts(file: RunFile, data: Federated) -> dict[str, Run]:
             told, use = data, task
             if name != "central" and len(labelled) < len(data.train.y):
                 told, use = data.only(labelled), task.only(labelled)  # who has none cannot train
-            parts[name] = build_run(file, told, use, baseline(name, own))
+            parts[name] = build_run(file, told, use, baseline(name, own), ranks)
     return parts
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import signal
 import threading
 import warnings
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,7 +24,8 @@ from .build import build_data, build_parts
 from .config.runfile import RunFile
 from .data.cut import Cut
 from .data.federated import Federated
-from .errors import DataError, ExistsError, HaltedWarning, InterruptedRun
+from .engines.ranks import Ranks
+from .errors import DataError, ExistsError, HaltedWarning, InterruptedRun, SettingError
 from .federation.messages import ABOUT
 from .files import LOCK, locked, telling, write_json, write_text
 from .records.checkpoint import load_checkpoint, save_checkpoint
@@ -61,10 +63,13 @@ class Job:
     file: RunFile
     folder: Path
     watcher: Watcher = field(default_factory=Watcher)
+    ranks: Ranks | None = None  # of which this process is the first, and the one that writes
     _stop: bool = False
 
     @staticmethod
-    def new(file: RunFile, folder: Path, watcher: Watcher | None = None) -> Job:
+    def new(
+        file: RunFile, folder: Path, watcher: Watcher | None = None, ranks: Ranks | None = None
+    ) -> Job:
         """A job that has not begun. A folder that already holds a run is refused."""
         if any((folder / name).exists() for name in ("manifest.json", "run.toml", CHECKPOINT)):
             begun = Manifest.read(folder)
@@ -76,23 +81,25 @@ class Job:
             )
         if folder.exists() and (not folder.is_dir() or {p.name for p in folder.iterdir()} - {LOCK}):
             raise ExistsError(f"{folder} is there already and is not empty: name another (--out)")
-        return Job(file, folder, watcher or Watcher())
+        return Job(file, folder, watcher or Watcher(), ranks)
 
     @staticmethod
-    def resume(folder: Path, watcher: Watcher | None = None) -> Job:
+    def resume(folder: Path, watcher: Watcher | None = None, ranks: Ranks | None = None) -> Job:
         """A job that was begun before."""
         if not (folder / "run.toml").is_file():
             raise DataError(f"{folder} holds no run to resume (no run.toml)")
-        return Job(RunFile.read(folder / "run.toml"), folder, watcher or Watcher())
+        return Job(RunFile.read(folder / "run.toml"), folder, watcher or Watcher(), ranks)
 
     def go(self) -> dict[str, Run]:
         """Train every part that is not at its end yet."""
         data = self._data()
-        parts = build_parts(self.file, data)  # everything is checked before anything is written
+        # everything is checked before anything is written
+        parts = build_parts(self.file, data, self.ranks)
         with telling(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
         with locked(self.folder), self._interruptible():
             manifest = self._begin(data, parts)
+            self._meet()
             try:
                 for number, (name, run) in enumerate(parts.items()):
                     self._train(name, run, number == 0)
@@ -124,6 +131,12 @@ class Job:
             data.cut.save(self.folder / "partition.json")
         return Manifest.begun(self.file, data, list(parts), self.folder)
 
+    def _meet(self) -> None:
+        """From here on the folder is as all ranks find it."""
+        told = zlib.crc32(self.file.replaced("output", folder=None).to_toml().encode())
+        if self.ranks is not None and not self.ranks.same("the run file", told):
+            raise SettingError("the ranks were given different run files")
+
     def _train(self, name: str, run: Run, main: bool) -> None:
         folder = self.folder_of(name, main)
         with telling(folder):
@@ -146,7 +159,10 @@ class Job:
 
     @property
     def stopping(self) -> bool:
-        return self._stop
+        """Whether somebody asked to stop; one of all ranks is enough."""
+        if self.ranks is None:
+            return self._stop
+        return any(self.ranks.numbers("stopping", self._stop))
 
     @contextmanager
     def _interruptible(self) -> Iterator[None]:
@@ -190,7 +206,10 @@ class Part:
             self.run.restore(found.snapshot(self.run.blank()))
             self.run.records, self.run.wall = list(found.records), found.wall
             self.saved = found.round
-        write_records(self.folder / "records.jsonl", self.run.records)
+        ranks = self.job.ranks
+        if ranks is not None and not ranks.same("the checkpoint", self.saved + 1):
+            raise DataError(f"{path}: not all ranks see it; they need a folder they share")
+        self._rewrite()
 
     def train(self) -> None:
         rounds = self.job.file.rounds
@@ -222,6 +241,9 @@ class Part:
                 f"stopped after round {run.round} of {file.rounds}; go on with "
                 f"fedloom run --resume {self.job.folder}"
             )
+
+    def _rewrite(self) -> None:
+        write_records(self.folder / "records.jsonl", self.run.records)
 
     def _look(self) -> None:
         record = self.run.look(rows=self.job.file.evaluation.rows)

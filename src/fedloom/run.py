@@ -21,7 +21,9 @@ from .algorithms.base import Algorithm, Facts
 from .data.federated import Federated, cut_first
 from .data.placement import Placement
 from .engines.party import PartyEngine
+from .engines.ranks import Ranks
 from .engines.replay import CALLS
+from .engines.spread import SpreadEngine
 from .engines.stacked import StackedEngine
 from .engines.waits import Waits
 from .errors import HaltedWarning, ModelError, SettingError, nearest
@@ -86,7 +88,7 @@ class Run:
     `engine`: "stacked" (fast) or "reference" (every party by itself, slow, obviously right).
     `chunk`: clients run at once by the stacked engine (None: by their size), `replay`: calls after
     which it traces local work (0: never); see docs/speed.md. `network`: links and speeds for
-    `time`.
+    `time`. `ranks`: processes to share the clients' work with; see docs/several-processes.md.
     After an error, `state`, `round` and `time` are those of the last complete round.
     """
 
@@ -104,6 +106,7 @@ class Run:
         chunk: int | None = None,
         replay: int = CALLS,
         network: Network | None = None,
+        ranks: Ranks | None = None,
     ):
         if precision not in ("float32", "float64"):
             raise SettingError(f"precision must be float32 or float64, not {precision!r}")
@@ -119,7 +122,10 @@ class Run:
         self.halted: str | None = None  # why it ended before the rounds it was asked for
         self.shapes = task.shapes(placement, getattr(torch, precision))
         algorithm.check(task, placement)
+        if ranks is not None:
+            device = ranks.device(device)
         self._options: dict[str, Any] = {"seed": seed, "device": _device(device)}
+        self._ranks = ranks
         self._kind = engine
         self._stacked: dict[str, Any] = {"chunk": chunk, "replay": replay}
         self.schedule = schedule or Everyone()
@@ -138,7 +144,11 @@ class Run:
         options = {**self._options, "schedule": schedule}
         if self._kind == "stacked":
             options |= self._stacked
+            if self._ranks is not None:
+                return SpreadEngine(self.task, self.shapes, placement, ranks=self._ranks, **options)
             return StackedEngine(self.task, self.shapes, placement, **options)
+        if self._kind == "reference" and self._ranks is not None:
+            raise SettingError("engine: only stacked can be spread over processes, not reference")
         if self._kind == "reference":
             return reference(self.task, self.shapes, placement, **options)
         raise SettingError(f"engine must be stacked or reference, not {self._kind!r}")

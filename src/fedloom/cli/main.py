@@ -7,11 +7,13 @@ import os
 import sys
 from collections.abc import Sequence
 
+from ..engines.ranks import speaks
 from ..errors import (
     DataError,
     ExistsError,
     FedLoomError,
     InterruptedRun,
+    LostError,
     ModelError,
     NotFiniteError,
     SettingError,
@@ -81,7 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         told = str(problem) or "interrupted"
         if isinstance(problem, OSError) and not isinstance(problem, FedLoomError):
             told = f"{problem.filename or 'a file'}: {problem.strerror or problem}"
-        print(f"fedloom: {told}", file=sys.stderr)
+        if speaks() or isinstance(problem, LostError):
+            print(f"fedloom: {told}", file=sys.stderr)
         return code_of(problem)
     return 0
 

@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 
 from ..config.runfile import RunFile
+from ..engines.ranks import WAIT, Ranks, joined, restarted
 from ..errors import SettingError
+from ..following import Follower
 from ..job import Job
 from ..privacy import in_words
 from ..records.record import GREW, grew
@@ -31,6 +33,9 @@ def add(verbs: common.Verbs) -> None:
           fedloom run digits.toml --set algorithm.lr=0.05 --set engine.seed=3 --out runs/slow
           fedloom run --resume runs/slow      after Ctrl-C, a crash or a full disk
 
+        torchrun --nproc-per-node 2 -m fedloom run digits.toml
+                                              the same in two processes, which share the work
+
         Ctrl-C stops after the round that is going on and saves what was done (exit code 130).
         """,
     )
@@ -38,21 +43,49 @@ def add(verbs: common.Verbs) -> None:
     one.add_argument("--out", type=Path, metavar="DIR", help="the folder to write to")
     one.add_argument("--resume", type=Path, metavar="DIR", help="go on with the run in a folder")
     one.add_argument("--quiet", action="store_true", help="no progress, no summary")
+    one.add_argument(
+        "--wait",
+        type=float,
+        default=WAIT,
+        metavar="SECONDS",
+        help=f"with torchrun: how long processes wait for each other (default {WAIT:g})",
+    )
 
 
 def act(chosen: argparse.Namespace) -> None:
-    watch = watcher(chosen.quiet)
-    if chosen.resume is not None:
+    if not chosen.wait > 0:
+        raise SettingError(f"--wait must be above 0 seconds, not {chosen.wait:g}")
+    with joined(chosen.wait) as ranks:
+        job = job_of(chosen, ranks)
+        parts = job.go()
+        if ranks is None or ranks.rank == 0:
+            tell(chosen, job, parts)
+
+
+def job_of(chosen: argparse.Namespace, ranks: Ranks | None) -> Job:
+    """What is asked for, as this process does it. torchrun, where it starts everyone again, gives
+    the same arguments: then the run goes on."""
+    file, folder, watch = None, chosen.resume, watcher(chosen.quiet)
+    if folder is not None:
         if chosen.file is not None or chosen.out is not None or chosen.set:
             raise SettingError("--resume goes on with a run as it is: no run file, --set or --out")
-        job = Job.resume(chosen.resume, watch)
     elif chosen.file is None:
         raise SettingError("a run file is needed, or --resume DIR")
     else:
         file = RunFile.read(chosen.file, chosen.set)
         folder = chosen.out or Path(file.output.folder or Path("runs") / chosen.file.stem)
-        job = Job.new(file.replaced("output", folder=str(folder)), folder, watch)
-    parts = job.go()
+        file = file.replaced("output", folder=str(folder))
+        if restarted() and (folder / "run.toml").is_file():
+            file = None
+    if ranks is not None and ranks.rank:
+        return Follower(file or RunFile.read(folder / "run.toml"), folder, ranks=ranks)
+    if file is None:
+        return Job.resume(folder, watch, ranks)
+    return Job.new(file, folder, watch, ranks)
+
+
+def tell(chosen: argparse.Namespace, job: Job, parts: dict[str, Run]) -> None:
+    """The report, and what came of it."""
     page = write_report(job.folder) if job.file.output.report else None
     for name, run in parts.items():
         if run.halted is not None:

@@ -56,6 +56,8 @@ from .replay import CALLS, Player
 from .segments import RowNoise, Scattered, Segments, Taken
 from .threads import ahead, autocast
 
+Silos = tuple[str, ...]
+
 
 class StackedEngine(Fabric):
     """`chunk`: how many clients run at once (None: by their size). `replay`: after how many calls
@@ -181,7 +183,7 @@ class StackedEngine(Fabric):
         if not isinstance(value, Lazy):
             raise misplaced(value, "the clients", "read")
         lazy = self._lazy(value, "read")
-        forced = self._forced(lazy, lazy.has)
+        forced = self._everyones(self._forced(lazy, lazy.has))
         return {self._axis.client(place): mine for place, mine in forced.items()}
 
     def place_clients(self, values: Mapping[Client, Any]) -> AtClients[Any]:
@@ -287,7 +289,23 @@ class StackedEngine(Fabric):
         gathered: dict[str, Rows] = {}
         _, moment = self._next_up(kind)
         there = self._shrink(moment, lazy.has)
-        for lot in self._lots(there & (where.rows > 0), lazy):
+        for silos, rows, mask in self._rows(kind, there & (where.rows > 0), lazy, where):
+            if not tree.is_finite(rows):
+                for chunk in self._one_by_one(there & (where.rows > 0)):
+                    own = self._rows_of(kind, where, chunk, lazy, rows.clone(), mask)
+                    self._check_finite(kind, self._client(chunk), own)
+            each = zip(rows.split(where.size), mask.split(where.size), strict=True)
+            gathered.update(zip(silos, (Rows(*mine) for mine in each), strict=True))
+        for silo in self.scope:
+            on = there[self._axis.span[silo]]
+            self._book("up", kind, silo, on, self._row_bytes(kind, silo, where, masked=False))
+        return AtHubs({silo: gathered[silo] for silo in self.scope}, self.scope)
+
+    def _rows(
+        self, kind: Kind, there: Bools, lazy: Lazy, where: Segments
+    ) -> Iterator[tuple[Silos, Tensor, Tensor]]:
+        """The minibatches of silos, one after the other, and which of their rows came."""
+        for lot in self._lots(there, lazy):
             shape, dtype = self._spec(kind, lot.silos[0])
             size = len(lot.silos) * where.size
             rows = torch.zeros(size, *shape, dtype=dtype, device=self.device)
@@ -295,16 +313,7 @@ class StackedEngine(Fabric):
             for chunk in lot.chunks:
                 own = self._rows_of(kind, where, chunk, lazy, rows, mask)
                 self._check_rows(kind, lot.silos[0], own, lot.silos[0])
-            if not tree.is_finite(rows):
-                for chunk in self._one_by_one(there & (where.rows > 0)):
-                    own = self._rows_of(kind, where, chunk, lazy, rows.clone(), mask)
-                    self._check_finite(kind, self._client(chunk), own)
-            each = zip(rows.split(where.size), mask.split(where.size), strict=True)
-            gathered.update(zip(lot.silos, (Rows(*mine) for mine in each), strict=True))
-        for silo in self.scope:
-            on = there[self._axis.span[silo]]
-            self._book("up", kind, silo, on, self._row_bytes(kind, silo, where, masked=False))
-        return AtHubs({silo: gathered[silo] for silo in self.scope}, self.scope)
+            yield lot.silos, rows, mask
 
     def _rows_of(
         self, kind: Kind, where: Segments, chunk: Chunk, lazy: Lazy, rows: Tensor, mask: Tensor
@@ -328,22 +337,33 @@ class StackedEngine(Fabric):
         before = {silo: argument(otherwise, silo, kind.name) for silo in self.scope}
         there = self._shrink(moment, lazy.has if weights is None else lazy.has & weights.has)
         means = dict(before)
-        for lot in self._lots(there, lazy, weights):
-            total, parts = self._sum(kind, lot, lazy, weights, before)
-            if total is None:
-                continue
-            found = means_of(total, parts, before[lot.silos[0]])
+        for silos, total, parts in self._sums(kind, there, lazy, weights, before):
+            found = means_of(total, parts, before[silos[0]])
             if not tree.is_finite(found):
                 for chunk in self._one_by_one(there):
                     self._check_finite(kind, self._client(chunk), lazy.value(chunk).tree)
-                self._check_finite(kind, lot.silos[0], found)
-            for at, silo in enumerate(lot.silos):
+                self._check_finite(kind, silos[0], found)
+            for at, silo in enumerate(silos):
                 if parts[at] > 0:
                     means[silo] = tree.map_tensors(lambda a, at=at: a[at], found)
         for silo, mine in before.items():
             each = tree.nbytes(mine) + (0 if weights is None else self.dtype.itemsize)
             self._book("up", kind, silo, there[self._axis.span[silo]], each)
         return AtHubs(means, self.scope)
+
+    def _sums(
+        self,
+        kind: Kind,
+        there: Bools,
+        lazy: Lazy,
+        weights: Lazy | None,
+        like: Mapping[str, Any],
+    ) -> Iterator[tuple[Silos, Any, list[float]]]:
+        """Sums over the clients of silos, each tensor with a first axis for these silos."""
+        for lot in self._lots(there, lazy, weights):
+            total, parts = self._sum(kind, lot, lazy, weights, like)
+            if total is not None:
+                yield lot.silos, total, parts
 
     def _sum(
         self, kind: Kind, lot: Lot, lazy: Lazy, weights: Lazy | None, like: Mapping[str, Any]
@@ -373,7 +393,7 @@ class StackedEngine(Fabric):
         collected: dict[str, dict[str, Any]] = {silo: {} for silo in self.scope}
         _, moment = self._next_up(kind)
         there = self._shrink(moment, lazy.has)
-        came = self._forced(lazy, there)
+        came = self._everyones(self._forced(lazy, there))
         for place, mine in came.items():
             client = self._axis.client(place)
             self._check_finite(kind, client, mine)
@@ -480,3 +500,7 @@ class StackedEngine(Fabric):
             )
         }
         return dict(sorted(forced.items()))
+
+    def _everyones(self, forced: dict[int, Any]) -> dict[int, Any]:
+        """With the values of clients that are computed elsewhere: here there are none."""
+        return forced

@@ -1,0 +1,58 @@
+"""Run by torchrun: what goes wrong at one rank is known to all, and they can go on."""
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+import torch
+
+from fedloom import Run
+from fedloom.algorithms import TDCD
+from fedloom.engines.ranks import joined
+from fedloom.errors import FedLoomError
+from fedloom.testing.samples import sample_of
+
+torch.set_num_threads(1)
+
+
+def raised(work):
+    try:
+        work()
+    except FedLoomError as problem:
+        return f"{type(problem).__name__}: {problem}"
+    return "nothing"
+
+
+def broken(tdcd, client, **options):
+    """A run of which a row of one client is not finite."""
+    task, rows = sample_of(tdcd)
+    x = {silo: values.clone() for silo, values in rows.x.items()}
+    x["ash"][int((rows.owner["ash"] == client).nonzero()[-1])] = float("inf")
+    return Run(tdcd, task, dataclasses.replace(rows, x=x), precision="float64", **options)
+
+
+def only_here(ranks):
+    if ranks.rank == 1:
+        ranks.tell(ValueError("only here"))
+        return
+    ranks.numbers("somewhere")
+
+
+def main():
+    tdcd, told = TDCD(local_steps=2, lr=0.1, batch=36), {}
+    with joined(60) as ranks:
+        for client in (0, 3):
+            told[f"alone {client}"] = raised(lambda c=client: broken(tdcd, c).fit(1))
+            told[f"client {client}"] = raised(lambda c=client: broken(tdcd, c, ranks=ranks).fit(1))
+        told["places"] = raised(lambda: ranks.numbers(f"place {ranks.rank}"))
+        told["one"] = raised(lambda: only_here(ranks))
+        told["engine"] = raised(
+            lambda: Run(tdcd, *sample_of(tdcd), engine="reference", ranks=ranks)
+        )
+        told["after"] = ranks.numbers("after", ranks.rank)
+    Path(sys.argv[1], f"{ranks.rank}.json").write_text(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main()
