@@ -7,6 +7,7 @@ FedLoomError
 │   └── SettingError    a number or a name in the settings
 ├── PlacementError      an algorithm touched a value that lives elsewhere
 ├── ProtocolError       a message that does not fit its kind, its place or its time
+│   └── FrameError      bytes that are not a message of this run
 ├── NotFiniteError      NaN or infinity in what a party sent
 ├── LocalError          a local function failed at a party
 ├── LostError           a party did not answer within its deadline
@@ -53,6 +54,10 @@ class PlacementError(FedLoomError, TypeError):
 
 class ProtocolError(FedLoomError):
     """A message does not fit its kind, its place or its time."""
+
+
+class FrameError(ProtocolError):
+    """Bytes that are not a whole, unchanged message of this run, meant for us."""
 
 
 class NotFiniteError(FedLoomError, ArithmeticError):
