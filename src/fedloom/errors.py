@@ -11,6 +11,7 @@ FedLoomError
 ├── NotFiniteError      NaN or infinity in what a party sent
 ├── LocalError          a local function failed at a party
 ├── LostError           a party did not answer within its deadline
+├── RefusedError        a party that may not take part: its certificate, its run, its address
 ├── AbortedError        another party stopped the run; carries the cause
 ├── ExistsError         an output folder that already holds something
 ├── WriteError          a file cannot be written: a full disk, a folder without permission
@@ -70,6 +71,10 @@ class LocalError(FedLoomError):
 
 class LostError(FedLoomError):
     """A party did not answer within its deadline."""
+
+
+class RefusedError(FedLoomError):
+    """A party may not take part, or was told so."""
 
 
 class AbortedError(FedLoomError):

@@ -28,13 +28,15 @@ def telling(path: Path) -> Iterator[None]:
         raise WriteError(f"{path} cannot be written: {problem.strerror or problem}") from problem
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    """The whole file or, on any failure, what was there before."""
+def write_bytes(path: Path, content: bytes, mode: int = 0o666) -> None:
+    """The whole file or, on any failure, what was there before. `mode`: who may read it."""
     part = path.with_name(f".{path.name}.part")
     with telling(path):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with part.open("wb") as file:
+            part.unlink(missing_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+            with os.fdopen(os.open(part, flags, mode), "wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
