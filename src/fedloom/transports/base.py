@@ -13,7 +13,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from ..errors import AbortedError, LostError
+from ..errors import AbortedError, FedLoomError, LostError
 from ..federation.messages import Key, Message
 from ..federation.topology import Party, title
 
@@ -46,7 +46,7 @@ class Mailbox:
         self._heard: dict[Party, float] = {}
         self._fresh: set[Party] = set()  # sources with news since the last look
         self._gone: set[Party] = set()
-        self._cause: str | None = None
+        self._problem: FedLoomError | None = None
 
     def put(self, message: Message) -> None:
         with self._changed:
@@ -67,14 +67,29 @@ class Mailbox:
             self._fresh.add(party)
             self._changed.notify_all()
 
+    def back(self, party: Party) -> None:
+        """The link is up again."""
+        with self._changed:
+            self._gone.discard(party)
+
     def is_gone(self, party: Party) -> bool:
         with self._changed:
             return party in self._gone
 
     def abort(self, cause: str) -> None:
+        self.fail(AbortedError(cause))
+
+    def fail(self, problem: FedLoomError) -> None:
+        """Whoever waits here, now or later, gets this error; the first one counts."""
         with self._changed:
-            self._cause = self._cause or cause
+            self._problem = self._problem or problem
             self._changed.notify_all()
+
+    def check(self) -> None:
+        """Raise the error that waiting here would."""
+        with self._changed:
+            if self._problem is not None:
+                raise self._problem
 
     def take(self, source: Party, key: Key, what: str, seconds: float) -> Message | None:
         """The message with this key; None when a later one proves that it will not come. Never
@@ -134,8 +149,8 @@ class Mailbox:
     def _wait(self, ready: Callable[[], bool], until: Callable[[], float]) -> bool:
         with self._changed:
             while True:
-                if self._cause is not None:
-                    raise AbortedError(self._cause)
+                if self._problem is not None:
+                    raise self._problem
                 if ready():
                     return True
                 left = until() - time.monotonic()

@@ -1,0 +1,353 @@
+"""Parties on different machines: gRPC with mutual TLS.
+
+Hubs (and the server) listen; a client dials its hub, and of two hubs the later in the order dials
+the earlier. Each pair has one bidirectional stream at a time, which is opened again whenever it
+breaks; what a link is over many connections is in link.py, one connection in talk.py. The engine
+runs in its own thread and knows nothing of all this; connections live in one event loop beside it,
+so that signs of life go on while a party computes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Protocol
+
+import grpc
+
+from .. import tree
+from ..errors import LostError, ProtocolError, RefusedError
+from ..federation.messages import Key, Message
+from ..federation.topology import Client, Party, title
+from . import wire
+from .base import Mailbox
+from .link import CHUNK, Hello, Link, pack
+from .talk import Note, Standing, Stream, Talk, Timing, next_packet
+
+METHOD = "/fedloom.Federation/Talk"
+FINAL = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION)
+
+
+class Admission(Protocol):
+    """Whose certificate it is, or RefusedError."""
+
+    def admit(self, pem: bytes) -> Party: ...
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a party that listens is, and how it is known: by its CA and its certificate's name."""
+
+    target: str
+    ca: bytes
+    host_name: str
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A party's own certificate and key, as PEM."""
+
+    certificate: bytes
+    key: bytes
+
+
+@dataclass(frozen=True)
+class Door:
+    """Where a party listens, and whom it lets in. `cas`: of all who may come, as PEM."""
+
+    bind: str
+    gate: Admission
+    cas: bytes
+    expected: tuple[Party, ...]
+
+
+class GrpcTransport:
+    """The links of one party: those that it `dials`, and those that come through its `door`."""
+
+    def __init__(
+        self,
+        me: Party,
+        run: str,
+        identity: Identity,
+        *,
+        dials: Mapping[Party, Address] | None = None,
+        door: Door | None = None,
+        timing: Timing | None = None,
+        cap: int = wire.CAP,
+        note: Note = lambda event, **facts: None,
+    ):
+        self.me, self._run, self._identity = me, run, identity
+        self._dials, self._door = dict(dials or {}), door
+        self._standing = Standing(Mailbox(me), timing or Timing(), note)
+        self._boot = secrets.token_hex(8)
+        joins = isinstance(me, Client)
+        self.links = {
+            peer: Link(me, peer, run, self._standing.mailbox, cap=cap, joins=joins)
+            for peer in (*self._dials, *(door.expected if door else ()))
+        }
+        self._replaced: set[str] = set()  # boots of processes that others took the place of
+        self._tasks: list[asyncio.Task[None]] = []
+        self._server: Any = None
+        self.port: int | None = None
+        self._loop = _event_loop()
+
+    # What an engine asks for
+
+    def send(self, message: Message) -> None:
+        if message.to == self.me:
+            copied = message._replace(payload=tree.copy(message.payload))
+            self._standing.mailbox.put(copied)
+            return
+        if message.to not in self.links:
+            where = f"{title(self.me)} has no link to {title(message.to)}"
+            raise ProtocolError(f"{message.kind}: {where}")
+        self.links[message.to].post(message.key, wire.encode(message, self._run))
+
+    def mailbox(self, party: Party) -> Mailbox:
+        if party != self.me:
+            raise ProtocolError(f"{title(party)} is not here")
+        return self._standing.mailbox
+
+    def pulse(self, party: Party) -> None:
+        self._standing.pulsed = time.monotonic()
+
+    def abort(self, cause: str) -> None:
+        self._in_loop(self._stop(cause)).result(self._standing.timing.linger)
+
+    # Life
+
+    def open(self, within: float = 30.0) -> None:
+        """Listen and dial."""
+        self._in_loop(self._open()).result(within)
+
+    def await_peers(self, peers: Iterable[Party], within: float) -> None:
+        """Until there has been a connection with each of them."""
+        until = time.monotonic() + within
+        for peer in peers:
+            while not self.links[peer].boot:
+                self._standing.mailbox.check()
+                if time.monotonic() > until:
+                    where = f"{title(self.me)} was not connected with {title(peer)}"
+                    raise LostError(f"{where} within {within:g} s")
+                time.sleep(0.01)
+
+    def close(self) -> None:
+        """Let everyone hear what is on its way, within `linger` seconds, and hang up."""
+        self._in_loop(self._close()).result(self._standing.timing.linger + 10)
+
+    def _in_loop(self, work: Coroutine[Any, Any, None]) -> Future[None]:
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    async def _open(self) -> None:
+        if self._door is not None:
+            await self._listen(self._door)
+        for peer, address in self._dials.items():
+            self._tasks.append(self._loop.create_task(self._keep_dialling(peer, address)))
+
+    async def _stop(self, cause: str) -> None:
+        self._standing.stop(cause)
+
+    async def _close(self) -> None:
+        standing, began = self._standing, time.monotonic()
+        standing.closing = True
+        standing.wake()
+        while not all(
+            self._is_done(link, time.monotonic() - began) for link in self.links.values()
+        ):
+            await asyncio.sleep(0.01)
+        for task in self._tasks:
+            task.cancel()
+        for talk in [*standing.talks.values()]:
+            talk.hang_up()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._server is not None:
+            await self._server.stop(0.5)
+
+    def _is_done(self, link: Link, waited: float) -> bool:
+        """Both have said goodbye; or the other is not there to hear why the run was stopped."""
+        standing, here = self._standing, link.peer in self._standing.talks
+        patience = standing.timing.linger
+        if standing.cause is not None and not here:
+            patience = min(patience, standing.timing.silence / 2)
+        return (link.bye and not here) or waited > patience
+
+    # Dialling
+
+    async def _keep_dialling(self, peer: Party, address: Address) -> None:
+        pause, told, link = 0.05, "", self.links[peer]
+        while True:
+            met = link.meetings
+            try:
+                await self._dial(peer, address)
+                return
+            except RefusedError as problem:
+                self._standing.note("refused", peer=str(peer), why=str(problem))
+                self._standing.mailbox.fail(problem)
+                return
+            except ConnectionError as problem:
+                if str(problem) != told:
+                    told = str(problem)
+                    self._standing.note("unreachable", peer=str(peer), why=told)
+                pause = 0.05 if link.meetings > met else min(1.0, 2 * pause)
+            await asyncio.sleep(pause)
+
+    async def _dial(self, peer: Party, address: Address) -> None:
+        """One connection, until goodbye; RefusedError is for good, ConnectionError is not."""
+        own, link = self._identity, self.links[peer]
+        secure = grpc.ssl_channel_credentials(address.ca, own.key, own.certificate)
+        options = _options(self._standing.timing)
+        options.append(("grpc.ssl_target_name_override", address.host_name))
+        async with grpc.aio.secure_channel(address.target, secure, options=options) as channel:
+            call = channel.stream_stream(METHOD)()
+            try:
+                await call.write(pack(link.hello(self._boot)))
+                hello = await self._greeting(call)
+                await self._talk(link, call, link.greeted(hello), lambda: None)
+                await call.done_writing()
+                await asyncio.wait_for(call.code(), 1.0)
+            except (ConnectionError, grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError):
+                raise await _why(call, peer) from None
+            except TimeoutError:
+                return
+            finally:
+                call.cancel()
+
+    async def _greeting(self, stream: Stream) -> Hello:
+        try:
+            hello = await asyncio.wait_for(next_packet(stream), self._standing.timing.silence)
+        except TimeoutError:
+            raise ConnectionError("no greeting came") from None
+        if not isinstance(hello, Hello):
+            raise RefusedError("something else than a greeting came first")
+        return hello
+
+    # Listening
+
+    async def _listen(self, door: Door) -> None:
+        server = grpc.aio.server(options=_options(self._standing.timing))
+        server.add_generic_rpc_handlers((_Handler(self._answer),))
+        pair = (self._identity.key, self._identity.certificate)
+        secure = grpc.ssl_server_credentials([pair], door.cas, require_client_auth=True)
+        try:
+            self.port = server.add_secure_port(door.bind, secure)
+        except RuntimeError as problem:
+            raise RefusedError(
+                f"{title(self.me)} cannot listen on {door.bind}: {problem}"
+            ) from None
+        await server.start()
+        self._server = server
+
+    async def _answer(self, _: Any, context: Any) -> None:
+        """One call: from whom, by its certificate; may it; and then the talk."""
+        (pem,) = context.auth_context()["x509_pem_cert"]
+        try:
+            peer = self._admitted(pem)
+            link, hello = self.links[peer], await self._greeting(context)
+            if hello.boot in self._replaced:
+                raise RefusedError(f"{title(peer)}: a newer process has taken its place")
+            if link.boot != hello.boot and peer in self._standing.talks:
+                self._standing.note("refused", peer=str(peer), why="it is connected already")
+                await context.abort(grpc.StatusCode.ALREADY_EXISTS, "connected already")
+            if link.boot not in ("", hello.boot):
+                self._replaced.add(link.boot)
+            start, answer = link.greeted(hello), link.hello(self._boot)
+            if peer in self._standing.talks:
+                self._standing.talks[peer].hang_up()
+            await context.write(pack(answer))
+            await self._talk(link, context, start, lambda: self._admitted(pem))
+        except RefusedError as problem:
+            self._standing.note("refused", why=str(problem))
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(problem))
+        except (ConnectionError, asyncio.InvalidStateError, grpc.RpcError):
+            return
+
+    def _admitted(self, pem: bytes) -> Party:
+        assert self._door is not None
+        peer = self._door.gate.admit(pem)
+        if peer not in self._door.expected:
+            raise RefusedError(f"{title(peer)} does not belong to {title(self.me)}")
+        return peer
+
+    # Both
+
+    async def _talk(
+        self, link: Link, stream: Stream, start: Key, check: Callable[[], object]
+    ) -> None:
+        standing, peer = self._standing, link.peer
+        talk = Talk(standing, link, stream, start, check)
+        standing.talks[peer] = talk
+        standing.mailbox.back(peer)
+        standing.note("joined", peer=str(peer))
+        try:
+            await talk.run()
+        finally:
+            if standing.talks.get(peer) is talk:
+                del standing.talks[peer]
+                standing.note("left", peer=str(peer), meant=link.bye)
+                self._left(link)
+
+    def _left(self, link: Link) -> None:
+        if link.bye:
+            self._standing.mailbox.gone(link.peer)
+        elif self._standing.timing.absent is not None:
+            self._loop.call_later(self._standing.timing.absent, self._missing, link.peer)
+
+    def _missing(self, peer: Party) -> None:
+        if peer not in self._standing.talks:
+            self._standing.mailbox.gone(peer)
+
+
+async def _why(call: Any, peer: Party) -> Exception:
+    """Why a call ended before its time."""
+    with suppress(TimeoutError):
+        code, details = await asyncio.wait_for(_status(call), 1.0)
+        if code in FINAL:
+            return RefusedError(f"{title(peer)} refused: {details}")
+        return ConnectionError(details or str(code))
+    return ConnectionError("hung up")
+
+
+async def _status(call: Any) -> tuple[Any, str]:
+    return await call.code(), await call.details()
+
+
+class _Handler(grpc.GenericRpcHandler):
+    """The one method there is."""
+
+    def __init__(self, answer: Any):
+        self._method = grpc.stream_stream_rpc_method_handler(answer)
+
+    def service(self, handler_call_details: Any) -> Any:
+        return self._method if handler_call_details.method == METHOD else None
+
+
+def _options(timing: Timing) -> list[tuple[str, Any]]:
+    beat, silence = int(1000 * timing.beat), int(1000 * timing.silence)
+    return [
+        ("grpc.max_receive_message_length", CHUNK + (1 << 16)),
+        ("grpc.max_send_message_length", CHUNK + (1 << 16)),
+        ("grpc.keepalive_time_ms", 2 * beat),
+        ("grpc.keepalive_timeout_ms", silence),
+        ("grpc.http2.ping_timeout_ms", silence),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", beat // 2),
+        ("grpc.so_reuseport", 0),
+        ("grpc.enable_retries", 0),
+        ("grpc.use_local_subchannel_pool", 1),
+    ]
+
+
+@cache
+def _event_loop() -> asyncio.AbstractEventLoop:
+    """One for the connections of this process, in a thread of its own."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="connections", daemon=True).start()
+    return loop

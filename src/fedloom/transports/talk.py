@@ -1,0 +1,210 @@
+"""One connection of a link: what is written to it, what is read from it, and whether it lives."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import grpc
+import msgspec
+
+from ..errors import FrameError, RefusedError
+from ..federation.messages import Key
+from ..federation.topology import Party, title
+from .base import Mailbox
+from .link import CHUNK, Beat, Bye, Hello, Link, Part, Stop, pack, unpack
+
+Note = Callable[..., None]
+
+
+class Stream(Protocol):
+    """Either end of a gRPC stream."""
+
+    def read(self) -> Awaitable[Any]: ...
+
+    def write(self, data: bytes) -> Awaitable[None]: ...
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds. `beat`: between signs of life; `silence`: without any, a connection is given up;
+    `linger`: how long to stay at the end for those who have not heard everything; `absent`: a link
+    that is down for so long counts as gone (none: whoever waits decides)."""
+
+    beat: float = 1.0
+    silence: float = 5.0
+    linger: float = 10.0
+    absent: float | None = None
+
+
+@dataclass
+class Standing:
+    """How the party stands, for all its connections."""
+
+    mailbox: Mailbox
+    timing: Timing
+    note: Note
+    pulsed: float = 0.0  # when it last made a move
+    closing: bool = False  # it has nothing more to say
+    cause: str | None = None  # why the run was stopped
+    talks: dict[Party, Talk] = field(default_factory=dict)
+
+    def stop(self, cause: str, told_by: Party | None = None) -> None:
+        """The run is over: tell everyone, once."""
+        if self.cause is None:
+            self.cause = cause
+            self.mailbox.abort(cause)
+            self.note("stopped", cause=cause, told_by=None if told_by is None else str(told_by))
+            self.wake()
+
+    def wake(self) -> None:
+        for talk in self.talks.values():
+            talk.wake()
+
+
+async def next_packet(stream: Stream) -> Any:
+    data = await stream.read()
+    if data is grpc.aio.EOF:
+        raise ConnectionError("hung up")
+    try:
+        return unpack(data)
+    except (msgspec.MsgspecError, RecursionError) as problem:
+        raise RefusedError(f"bytes that are no packet ({problem})") from None
+
+
+class Talk:
+    """From the greeting until either side hangs up. `start`: the key after which to send; `check`:
+    raises when the peer is no longer welcome."""
+
+    def __init__(
+        self,
+        standing: Standing,
+        link: Link,
+        stream: Stream,
+        start: Key,
+        check: Callable[[], object],
+    ):
+        self._standing, self._link, self._stream = standing, link, stream
+        self._sent, self._check = start, check
+        self._news = asyncio.Event()
+        self._heard = time.monotonic()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def wake(self) -> None:
+        self._news.set()
+
+    def hang_up(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    async def run(self) -> None:
+        """Returns after a goodbye from both sides; ConnectionError, RefusedError otherwise."""
+        loop, link = asyncio.get_running_loop(), self._link
+        link.wake = lambda: _quietly(loop, self.wake)
+        works = (self._write(), self._listen(), self._watch())
+        self._tasks = [loop.create_task(work) for work in works]
+        try:
+            done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self.hang_up()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        for task in done:
+            if task.cancelled():
+                raise ConnectionError("hung up")
+            task.result()
+
+    async def _write(self) -> None:
+        """Messages, signs of life, the word to stop, goodbye."""
+        standing, link = self._standing, self._link
+        acknowledged: Key | None = None
+        pulsed, due, told, said = 0.0, 0.0, False, False
+        while not (said and link.bye):
+            self._news.clear()
+            while (sent := link.after(self._sent)) is not None:
+                await self._frame(sent.frame)
+                self._sent = sent.key
+            if link.got != acknowledged or time.monotonic() >= due:
+                acknowledged, pulse, pulsed = link.got, standing.pulsed > pulsed, standing.pulsed
+                await self._packet(Beat(acknowledged, pulse))
+                due = time.monotonic() + standing.timing.beat
+            if standing.cause is not None and not told:
+                await self._packet(Stop(standing.cause))
+                told = True
+            if standing.closing and not said and (link.is_heard or told):
+                await self._packet(Bye())
+                said = True
+            with suppress(TimeoutError):
+                if not (said and link.bye):
+                    await asyncio.wait_for(self._news.wait(), max(0.0, due - time.monotonic()))
+
+    async def _frame(self, frame: bytes) -> None:
+        view, left = memoryview(frame), len(frame)
+        for at in range(0, len(frame), CHUNK):
+            piece = view[at : at + CHUNK]
+            left -= len(piece)
+            await self._packet(Part(left, piece))
+        self._link.counts["sent"] += len(frame)
+
+    async def _packet(self, packet: Any) -> None:
+        data = pack(packet)
+        self._link.counts["on the wire"] += len(data)
+        await self._stream.write(data)
+
+    async def _listen(self) -> None:
+        link = self._link
+        while True:
+            packet = await next_packet(self._stream)
+            self._heard = time.monotonic()
+            match packet:
+                case Part():
+                    await self._part(packet)
+                case Beat():
+                    link.acknowledged = max(link.acknowledged, Key(*packet.got))
+                    if packet.pulse:
+                        self._standing.mailbox.heard(link.peer)
+                    if self._standing.closing:
+                        self.wake()
+                case Stop():
+                    self._standing.stop(packet.cause, link.peer)
+                case Bye():
+                    link.bye = True
+                    self.wake()
+                case Hello():
+                    raise RefusedError(f"{title(link.peer)} greeted twice")
+
+    async def _part(self, part: Part) -> None:
+        try:
+            frame = self._link.part(part)
+            if frame is None:
+                return
+            if len(frame) > CHUNK:
+                await asyncio.to_thread(self._link.receive, frame)
+            else:
+                self._link.receive(frame)
+            self.wake()
+        except FrameError as problem:
+            self._link.counts["refused"] += 1
+            raise RefusedError(str(problem)) from None
+
+    async def _watch(self) -> None:
+        """Silence ends a connection, and so does a certificate that is no longer welcome. Time in
+        which this process itself stood still does not count."""
+        timing, last = self._standing.timing, time.monotonic()
+        while True:
+            await asyncio.sleep(timing.beat)
+            now = time.monotonic()
+            if now - last > timing.beat + timing.silence / 2:
+                self._heard = now
+            if now - self._heard > timing.silence:
+                raise ConnectionError(f"silent for {timing.silence:g} s")
+            last = now
+            self._check()
+
+
+def _quietly(loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> None:
+    with suppress(RuntimeError):  # the loop is closed: so is the process, almost
+        loop.call_soon_threadsafe(wake)
