@@ -115,7 +115,7 @@ class PartyEngine(Fabric):
                 dry_step(self.part.values[silo], self.streams)
             for client in clients:
                 self._transport.send(Message(AT_THE_START, READY.name, client, silo, None))
-        for hub in self._hubs():
+        for hub in self._hubs() if self.round == 0 else ():  # else they were ready before
             awaited = self._known[hub]
             self._transport.mailbox(hub).take_each(awaited, AT_THE_START, self._waits.patience)
 
@@ -134,6 +134,16 @@ class PartyEngine(Fabric):
         if not isinstance(problem, AbortedError):
             where = ", ".join(title(party) for party in sorted(self.hosted, key=str)[:3])
             self._transport.abort(f"{where}{' ...' if len(self.hosted) > 3 else ''}: {problem}")
+
+    @property
+    def receipts(self) -> dict[Client, Key]:
+        """The last move accepted from each client, at the hubs hosted here: part of what a hub
+        goes on from."""
+        return dict(self._accepted)
+
+    def go_on(self, round: int, receipts: Mapping[Client, Key]) -> None:
+        """The next round is not the first: another process was here before."""
+        self.now.round, self._accepted = round, dict(receipts)
 
     # Values
 

@@ -95,6 +95,7 @@ class GrpcTransport:
         self._replaced: set[str] = set()  # boots of processes that others took the place of
         self._tasks: list[asyncio.Task[None]] = []
         self._server: Any = None
+        self._opened = False
         self.port: int | None = None
         self._loop = _event_loop()
 
@@ -125,6 +126,7 @@ class GrpcTransport:
 
     def open(self, within: float = 30.0) -> None:
         """Listen and dial."""
+        self._opened = True
         self._in_loop(self._open()).result(within)
 
     def await_peers(self, peers: Iterable[Party], within: float) -> None:
@@ -140,7 +142,8 @@ class GrpcTransport:
 
     def close(self) -> None:
         """Let everyone hear what is on its way, within `linger` seconds, and hang up."""
-        self._in_loop(self._close()).result(self._standing.timing.linger + 10)
+        if self._opened:
+            self._in_loop(self._close()).result(self._standing.timing.linger + 10)
 
     def _in_loop(self, work: Coroutine[Any, Any, None]) -> Future[None]:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -296,7 +299,7 @@ class GrpcTransport:
     def _left(self, link: Link) -> None:
         if link.bye:
             self._standing.mailbox.gone(link.peer)
-        elif self._standing.timing.absent is not None:
+        elif self._standing.timing.absent is not None and isinstance(link.peer, Client):
             self._loop.call_later(self._standing.timing.absent, self._missing, link.peer)
 
     def _missing(self, peer: Party) -> None:

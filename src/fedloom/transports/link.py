@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from msgspec import Struct, msgpack
@@ -67,7 +67,7 @@ unpack = msgpack.Decoder(Packet).decode
 
 
 class Sent(NamedTuple):
-    """A message that may have to be sent again."""
+    """A message, as bytes, that may have to be sent again."""
 
     key: Key
     frame: bytes
@@ -92,6 +92,7 @@ class Link:
         self._lock = threading.Lock()
         self._outbox: list[Sent] = []
         self._dropped = NOTHING  # the last key that is no longer kept
+        self._began = -1  # the round that this process began with
         self._digests: dict[Key, bytes] = {}
         self._frame = bytearray()
         self._filled = 0
@@ -143,10 +144,18 @@ class Link:
 
     @property
     def round(self) -> int:
-        """Of the last message sent, but for the very last."""
+        """Of the last message sent, but for the end of the run."""
         with self._lock:
             keys = [sent.key for sent in self._outbox if sent.key != AT_THE_END]
-            return max((keys[-1] if keys else self._dropped).round, -1)
+            return max((keys[-1] if keys else self._dropped).round, self._began)
+
+    def resume(self, round: int, sent: Iterable[Sent]) -> None:
+        """Begin with a later round, and with what was sent before it."""
+        self._began, self.got, self._outbox = round, Key(round, 0), [*sent]
+
+    def sent_since(self, round: int) -> list[Sent]:
+        with self._lock:
+            return [sent for sent in self._outbox if sent.key.round >= round]
 
     # Greeting
 

@@ -32,8 +32,8 @@ class Stream(Protocol):
 @dataclass(frozen=True)
 class Timing:
     """Seconds. `beat`: between signs of life; `silence`: without any, a connection is given up;
-    `linger`: how long to stay at the end for those who have not heard everything; `absent`: a link
-    that is down for so long counts as gone (none: whoever waits decides)."""
+    `linger`: how long to stay at the end for those who have not heard everything; `absent`: after
+    so long without a link a client counts as gone (none: whoever waits for it decides)."""
 
     beat: float = 1.0
     silence: float = 5.0

@@ -1,0 +1,187 @@
+"""One party's program: its files, its links, the rounds, what it leaves behind.
+
+checkpoint.safetensors  ledger.json  schedule.json  audit.jsonl  done.json
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..build import build_algorithm, build_schedule
+from ..config.fingerprint import fingerprint
+from ..config.runfile import RunFile
+from ..engines.party import PartyEngine
+from ..errors import DataError, ExistsError, FedLoomError, SettingError
+from ..federation.placed import AtClients
+from ..federation.topology import Client, Party, title
+from ..files import append_line, locked, telling, write_json
+from ..rng import Streams
+from ..run import play
+from ..transports.grpc import Address, Door, GrpcTransport, Identity
+from ..trust.allow import Gate
+from ..trust.certificates import Certificate, host_name
+from .agreement import Agreement
+from .memory import Memory
+from .partyfile import PartyFile
+from .rows import read_rows
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class Host:
+    """A party on this machine."""
+
+    file: RunFile
+    own: PartyFile
+    say: Say
+
+    def __post_init__(self) -> None:
+        self.me: Party = self.own.me
+        self.folder = Path(self.own.party.folder)
+        self.agreement = Agreement.read(Path(self.own.party.agreement))
+        if self.me not in self.agreement.topology.parties:
+            raise SettingError(f"{title(self.me)} has no part in this run")
+        self.run = fingerprint(self.file, self.agreement.to_json())
+        self.memory = Memory(self.folder, self.run)
+
+    def go(self, resume: bool = False) -> None:
+        """Take part to the end. `resume`: go on from the checkpoint, if there is one."""
+        if self.memory.is_there and not resume:
+            raise ExistsError(f"{self.folder} already holds a run: --resume, or another folder")
+        with telling(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        with locked(self.folder):
+            transport = self._transport()
+            fed = self._engine(transport)
+            try:
+                self._rounds(fed, transport)
+            except FedLoomError as problem:
+                self._note("failed", why=str(problem))
+                raise
+            finally:
+                transport.close()
+                self._note("sent", **self._totals(transport))
+
+    def _rounds(self, fed: PartyEngine, transport: GrpcTransport) -> None:
+        algorithm, began = build_algorithm(self.file), time.perf_counter()
+        done, state = 0, None
+        if self.memory.is_there:
+            done, state = self.memory.restore(fed, algorithm, transport)
+        self._note("started", run=self.run, round=done)
+        transport.open()
+        if isinstance(self.me, Client):
+            done = self._join(fed, transport, done)
+        begun = play(fed, algorithm, self.file.rounds, state, done)
+        with closing(begun) as rounds:  # one that is left tells the others
+            for done, state in rounds:
+                if not isinstance(self.me, Client):
+                    self.memory.save(fed, state, done, transport, time.perf_counter() - began)
+                self.say(f"{title(self.me)}: round {done} of {self.file.rounds}")
+        if isinstance(self.me, Client) and state is not None:
+            self.memory.save(fed, state, done, transport, time.perf_counter() - began)
+        write_json(self.folder / "ledger.json", fed.ledger.to_json())
+        write_json(self.folder / "schedule.json", fed.record.to_json())
+        seconds = time.perf_counter() - began
+        write_json(self.folder / "done.json", {"rounds": done, "seconds": seconds, "run": self.run})
+
+    def _join(self, fed: PartyEngine, transport: GrpcTransport, first: int) -> int:
+        """The round that this client's hub is in."""
+        assert isinstance(self.me, Client)
+        transport.await_peers([self.me.silo], self.own.waits.waits.for_own_hub)
+        at = max(first, transport.links[self.me.silo].at)
+        kept = build_algorithm(self.file).start(fed)._asdict().values()
+        if at > first and any(isinstance(value, AtClients) for value in kept):
+            raise DataError(
+                f"{title(self.me)} cannot join in round {at}: this algorithm keeps state at its "
+                "clients, and this one's is lost"
+            )
+        if at > first:
+            fed.go_on(at, {})
+        return at
+
+    def _engine(self, transport: GrpcTransport) -> PartyEngine:
+        agreement, engine = self.agreement, self.file.engine
+        if engine.threads is not None:
+            torch.set_num_threads(engine.threads)
+        view = read_rows(Path(self.own.party.rows), self.me, agreement)
+        fed = PartyEngine(
+            agreement.task(self.file),
+            agreement.shapes,
+            view,
+            hosted=[self.me],
+            transport=transport,
+            seed=engine.seed,
+            schedule=build_schedule(self.file),
+            waits=self.own.waits.waits,
+            device=engine.device,
+        )
+        fed.streams = Streams(engine.seed, self._secret())
+        return fed
+
+    def _secret(self) -> bytes | None:
+        if self.own.party.secret is None:
+            return None
+        secret = _read(Path(self.own.party.secret))
+        if len(secret) < 32:
+            raise SettingError("party.secret: at least 32 bytes are needed")
+        return secret
+
+    def _transport(self) -> GrpcTransport:
+        own, keys = self.own, self.own.keys
+        dials, expected = self.agreement.peers(self.me)
+        return GrpcTransport(
+            self.me,
+            self.run,
+            Identity(_read(Path(keys.certificate)), _read(Path(keys.key))),
+            dials={peer: self._address(str(peer)) for peer in dials},
+            door=self._door(tuple(expected)) if own.listen is not None else None,
+            timing=own.waits.timing,
+            note=self._note,
+        )
+
+    def _ca(self, name: str) -> Certificate:
+        if name not in self.own.peers:
+            raise SettingError(f"the party file has no [peers.{name}]")
+        return Certificate.read(Path(self.own.peers[name].ca))
+
+    def _address(self, name: str) -> Address:
+        ca = self._ca(name).pem()
+        target = self.own.peers[name].address
+        if target is None:
+            raise SettingError(f"[peers.{name}]: {title(self.me)} dials it, and needs its address")
+        return Address(target, ca, host_name(name))
+
+    def _door(self, expected: tuple[Party, ...]) -> Door:
+        assert self.own.listen is not None
+        assert self.own.keys.allow is not None
+        silos = {party.silo if isinstance(party, Client) else party for party in expected}
+        cas = {silo: self._ca(silo) for silo in sorted(silos)}
+        pem = b"".join(ca.pem() for ca in cas.values())
+        return Door(self.own.listen, Gate(Path(self.own.keys.allow), cas), pem, expected)
+
+    def _note(self, event: str, **facts: Any) -> None:
+        """One line more in the audit log."""
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        line = {"time": now, "party": str(self.me), "event": event, **facts}
+        append_line(self.folder / "audit.jsonl", json.dumps(line, ensure_ascii=False))
+
+    def _totals(self, transport: GrpcTransport) -> dict[str, Any]:
+        """Bytes to and from each peer; `on the wire` is with framing, without TLS."""
+        return {"links": {str(peer): dict(link.counts) for peer, link in transport.links.items()}}
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as problem:
+        raise DataError(f"{path} cannot be read: {problem.strerror}") from None
