@@ -1,0 +1,144 @@
+"""Parties as processes of their own, killed and started again; every wait has an end."""
+
+import json
+import signal
+import time
+
+import pytest
+
+from fedloom.build import build_data, build_run
+from fedloom.cli.main import main
+from fedloom.config.runfile import RunFile
+from fedloom.errors import LostError
+from fedloom.federation.ledger import Ledger
+from fedloom.federation.schedule import Recorded
+from fedloom.federation.topology import Client
+from fedloom.parties.rehearsal import Rehearsal
+
+RUN = """\
+[data]
+name = "iris"
+
+[partition]
+clients = [2, 1]
+
+[algorithm]
+local_steps = 2
+lr = 0.05
+batch = 20
+rounds = 150
+"""
+ONE = Client("a", "1")
+QUICK = {"patience": 60.0, "beat": 0.2, "silence": 2.0, "linger": 5.0}
+SLOW = 120  # seconds: nothing here takes longer, or it is an error
+
+
+@pytest.fixture
+def rehearsal(tmp_path):
+    made = []
+
+    def make(text=RUN, **waits):
+        one = Rehearsal(RunFile.parse(text), tmp_path / f"r{len(made)}", {**QUICK, **waits})
+        made.append(one)
+        return one
+
+    yield make
+    for one in made:
+        one.stop()
+
+
+def begin(rehearsal):
+    run = rehearsal.prepare()
+    for party in run.placement.topology.parties:
+        rehearsal.start(party)
+    return run
+
+
+def reach(rehearsal, party, round):
+    """Wait until a party has done so many rounds."""
+    until = time.monotonic() + SLOW
+    log = rehearsal.of(party) / "log"
+    while not log.exists() or f"round {round} of" not in log.read_text():
+        assert time.monotonic() < until, "it did not get there in time"
+        assert rehearsal.processes[party].poll() is None, rehearsal.last_words(party)
+        time.sleep(0.02)
+
+
+def kill(rehearsal, *parties):
+    for party in parties:
+        rehearsal.processes[party].send_signal(signal.SIGKILL)
+    for party in parties:
+        rehearsal.processes[party].wait()
+
+
+def test_the_command(tmp_path, capsys):
+    path = tmp_path / "small.toml"
+    path.write_text(RUN.replace("150", "3"))
+    assert main(["rehearse", str(path), "--out", str(tmp_path / "out"), "--within", "120"]) == 0
+    told = capsys.readouterr().out
+    assert "model: equal to the reference, bit for bit" in told
+    assert "ledger: equal, message by message" in told
+    assert main(["rehearse", str(path), "--out", str(tmp_path / "out")]) == 5
+
+
+def test_an_asynchronous_run_replays_its_order(rehearsal):
+    vafl = RUN.replace("local_steps = 2\n", 'name = "vafl"\n').replace("150", "3")
+    one = rehearsal(vafl)
+    run = begin(one)
+    one.wait(SLOW)
+    assert one.compare(run, 0.0).is_equal
+
+
+@pytest.mark.parametrize(
+    "killed",
+    [(ONE,), ("a",), ("b",), ("a", "b"), ("a", ONE)],
+    ids=lambda killed: "+".join(map(str, killed)),
+)
+def test_killed_parties_come_back_and_nothing_is_different(rehearsal, killed):
+    one = rehearsal()
+    run = begin(one)
+    for round in (20, 70):
+        reach(one, "b" if round == 70 else "a", round)
+        kill(one, *killed)
+        for party in killed:
+            one.start(party, "--resume")
+    one.wait(SLOW)
+    assert one.compare(run, 0.0).is_equal
+
+
+def test_a_client_that_stays_away_ends_the_run_for_everyone(rehearsal):
+    """Within the deadline, with one cause and one exit code; what was done is kept."""
+    one = rehearsal(patience=4.0)
+    begin(one)
+    reach(one, "a", 20)
+    kill(one, ONE)
+    began = time.monotonic()
+    with pytest.raises(LostError, match="hub a: exit code 10; hub b: exit code 10"):
+        one.wait(60)
+    assert time.monotonic() - began < 20
+    others = [party for party in one.processes if party != ONE]
+    assert all(one.processes[party].returncode == 10 for party in others)
+    assert len({one.last_words(party).split("hub a waited")[1] for party in others}) == 1
+    assert (one.of("a") / "out" / "checkpoint.safetensors").exists()
+    assert not (one.of("a") / "out" / "done.json").exists()
+
+
+def test_a_missing_client_is_skipped_and_the_record_replays(rehearsal):
+    one = rehearsal(on_missing_client="skip", deadline=5.0)
+    begin(one)
+    reach(one, "a", 20)
+    kill(one, ONE)
+    reach(one, "a", 40)
+    one.start(ONE, "--resume")
+    reach(one, "a", 60)
+    one.wait(SLOW)
+    outs = [one.of(party) / "out" for party in one.processes]
+    record = Recorded.merged(Recorded.read(out / "schedule.json") for out in outs)
+    assert any(names == {"a": ("1",)} for names in record.dropped.values())
+    replayed = one.folder / "replayed.json"
+    replayed.write_text(json.dumps(record.to_json()))
+    file = RunFile.read(one.folder / "run.toml", [f"engine.replay={replayed}"])
+    run = build_run(file, build_data(file)).fit(file.rounds)
+    assert one.compare(run, 0.0).difference == 0
+    ledgers = (Ledger.from_json(json.loads((out / "ledger.json").read_text())) for out in outs)
+    assert list(Ledger.merged(ledgers)) == list(run.ledger)
