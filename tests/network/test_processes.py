@@ -108,7 +108,7 @@ def test_killed_parties_come_back_and_nothing_is_different(rehearsal, killed):
 
 def test_a_client_that_stays_away_ends_the_run_for_everyone(rehearsal):
     """Within the deadline, with one cause and one exit code; what was done is kept."""
-    one = rehearsal(patience=4.0)
+    one = rehearsal(patience=6.0)
     begin(one)
     reach(one, "a", 20)
     kill(one, ONE)

@@ -20,7 +20,7 @@ from ..build import build_algorithm, build_schedule
 from ..config.fingerprint import fingerprint
 from ..config.runfile import RunFile
 from ..engines.party import PartyEngine
-from ..errors import DataError, ExistsError, FedLoomError, SettingError
+from ..errors import DataError, ExistsError, FedLoomError, LostError, SettingError
 from ..federation.placed import AtClients
 from ..federation.topology import Client, Party, title
 from ..files import append_line, locked, telling, write_json
@@ -78,9 +78,13 @@ class Host:
         if self.memory.is_there:
             done, state = self.memory.restore(fed, algorithm, transport)
         self._note("started", run=self.run, round=done)
+        if isinstance(self.me, Client):  # who is connected is ready
+            algorithm.warm_up(fed.part.values[self.me.silo], fed.streams)
         transport.open()
         if isinstance(self.me, Client):
             done = self._join(fed, transport, done)
+        elif done == 0:
+            self._assemble(transport)
         begun = play(fed, algorithm, self.file.rounds, state, done)
         with closing(begun) as rounds:  # one that is left tells the others
             for done, state in rounds:
@@ -94,10 +98,22 @@ class Host:
         seconds = time.perf_counter() - began
         write_json(self.folder / "done.json", {"rounds": done, "seconds": seconds, "run": self.run})
 
+    def _assemble(self, transport: GrpcTransport) -> None:
+        """Everyone has come; where clients may be missing, the other hubs have."""
+        limit = self.own.waits
+        hubs = [peer for peer in transport.links if not isinstance(peer, Client)]
+        clients = [peer for peer in transport.links if isinstance(peer, Client)]
+        transport.await_peers(hubs, limit.start)
+        try:
+            transport.await_peers(clients, limit.start)
+        except LostError:
+            if limit.on_missing_client == "wait":
+                raise
+
     def _join(self, fed: PartyEngine, transport: GrpcTransport, first: int) -> int:
         """The round that this client's hub is in."""
         assert isinstance(self.me, Client)
-        transport.await_peers([self.me.silo], self.own.waits.waits.for_own_hub)
+        transport.await_peers([self.me.silo], self.own.waits.start)
         at = max(first, transport.links[self.me.silo].at)
         kept = build_algorithm(self.file).start(fed)._asdict().values()
         if at > first and any(isinstance(value, AtClients) for value in kept):

@@ -99,7 +99,7 @@ class Memory:
         path = self._beside(round)
         try:
             beside = msgspec.msgpack.decode(path.read_bytes(), type=Beside)
-        except (OSError, msgspec.MsgspecError) as problem:
+        except (OSError, msgspec.MsgspecError, ValueError) as problem:
             raise DataError(f"{path} is missing or damaged ({problem})") from None
         if beside.run != self.run:
             raise SettingError(

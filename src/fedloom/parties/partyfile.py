@@ -65,6 +65,7 @@ class Peer:
 class Patience:
     """[waits]: seconds."""
 
+    start: Annotated[float, "how long everyone has to come, before the first round"] = 300.0
     patience: Annotated[float, "how long a hub waits for a client before the run ends"] = 60.0
     on_missing_client: Annotated[
         Literal["wait", "skip"], "wait for it, or go on without its rows until it is back"

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from msgspec import Struct, msgpack
+from msgspec import MsgspecError, Struct, msgpack
 
 from ..errors import FrameError, RefusedError
 from ..federation.messages import AT_THE_END, Key
@@ -63,7 +63,15 @@ class Bye(Struct, tag=True, forbid_unknown_fields=True):
 
 Packet = Hello | Part | Beat | Stop | Bye
 pack = msgpack.Encoder().encode
-unpack = msgpack.Decoder(Packet).decode
+_decoder = msgpack.Decoder(Packet)
+
+
+def unpack(data: bytes) -> Packet:
+    """FrameError for bytes that are no packet."""
+    try:
+        return _decoder.decode(data)
+    except (MsgspecError, RecursionError, ValueError) as problem:
+        raise FrameError(f"bytes that are no packet ({problem})") from None
 
 
 class Sent(NamedTuple):

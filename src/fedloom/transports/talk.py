@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import grpc
-import msgspec
 
 from ..errors import FrameError, RefusedError
 from ..federation.messages import Key
@@ -72,8 +71,8 @@ async def next_packet(stream: Stream) -> Any:
         raise ConnectionError("hung up")
     try:
         return unpack(data)
-    except (msgspec.MsgspecError, RecursionError) as problem:
-        raise RefusedError(f"bytes that are no packet ({problem})") from None
+    except FrameError as problem:
+        raise RefusedError(str(problem)) from None
 
 
 class Talk:
