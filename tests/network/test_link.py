@@ -17,20 +17,24 @@ RUN = "c" * 64
 ONE = Client("bank", "north")
 
 
-def frame(round, move, value=0.0):
+def message(round, move, value=0.0, source=ONE):
     payload = torch.full((3,), float(value))
-    return wire.encode(Message(Key(round, move), "update", ONE, "bank", payload), RUN)
+    return Message(Key(round, move), "update", source, "bank", payload)
 
 
-def receiver():
+def frame(*given, **more):
+    return wire.encode(message(*given, **more), RUN)
+
+
+def receiver(source=ONE):
     mailbox = Mailbox("bank")
-    return Link("bank", ONE, RUN, mailbox, cap=4000), mailbox
+    return Link("bank", source, RUN, mailbox, cap=4000), mailbox
 
 
 def sender(*keys):
     link = Link(ONE, "bank", RUN, Mailbox(ONE))
     for key in keys:
-        link.post(Key(*key), frame(*key))
+        link.post(message(*key))
     return link
 
 
@@ -57,11 +61,18 @@ def test_a_message_comes_once():
 
 
 def test_a_key_stands_for_one_message():
-    link, mailbox = receiver()
-    link.receive(frame(0, 1, value=1))
-    with pytest.raises(FrameError, match="twice, differently"):
-        link.receive(frame(0, 1, value=2))
-    assert float(mailbox.take(ONE, Key(0, 1), "update", 1).payload[0]) == 1
+    """The first counts; a hub that says something else is not believed any more."""
+    for source in (ONE, "insurer"):
+        link, mailbox = receiver(source)
+        link.receive(frame(0, 1, value=1, source=source))
+        believed = contextlib.nullcontext()
+        if source == "insurer":
+            believed = pytest.raises(FrameError, match="twice, differently")
+        with believed:
+            link.receive(frame(0, 1, value=2, source=source))
+        assert link.counts["conflicting"] == 1
+        assert float(mailbox.take(source, Key(0, 1), "update", 1).payload[0]) == 1
+        assert mailbox.take_each([source], Key(0, 1), 0) == {}
 
 
 def test_what_is_long_past_is_stale():
@@ -76,9 +87,9 @@ def test_two_rounds_are_kept_and_what_was_not_heard():
     link = sender((0, 1), (1, 1), (2, 1), (3, 1))
     assert heard(link, NOTHING) == [(0, 1), (1, 1), (2, 1), (3, 1)]
     link.acknowledged = Key(3, 1)
-    link.post(Key(4, 1), frame(4, 1))
+    link.post(message(4, 1))
     assert heard(link, NOTHING) == [(3, 1), (4, 1)]
-    link.post(AT_THE_END, frame(*AT_THE_END))
+    link.post(message(*AT_THE_END))
     assert link.round == 4
 
 
@@ -93,7 +104,7 @@ def test_what_is_gone_is_said_so():
     link = sender((0, 1))
     link.acknowledged = Key(9, 9)
     for round in range(1, 5):
-        link.post(Key(round, 1), frame(round, 1))
+        link.post(message(round, 1))
     with pytest.raises(RefusedError, match="keeps what came after round 2"):
         link.greeted(hello((1, 1)))
 
@@ -107,7 +118,7 @@ def test_two_messages_in_one_move_cannot_be():
     link = sender((0, 2))
     for key in ((0, 2), (0, 1)):
         with pytest.raises(FrameError, match="second message"):
-            link.post(Key(*key), frame(*key))
+            link.post(message(*key))
 
 
 def test_pieces_make_a_frame():

@@ -1,13 +1,15 @@
 """What all parties of a federation know before the first round, besides the run file.
 
-Who takes part, how many rows are common, of what shape each silo's rows and the labels are. No row
-and no id is in it. It is part of the fingerprint that parties compare.
+Who takes part, how many rows are common, of what shape each silo's rows and the labels are, and
+which messages may pass: what `fedloom explain` lists. No row and no id is in it. It is part of the
+fingerprint that parties compare.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,10 +23,13 @@ from ..data.dataset import Goal
 from ..data.federated import Federated
 from ..data.placement import Placement
 from ..errors import DataError
+from ..explain import Explanation, explain
+from ..federation.permits import Form, Permits, Way, form, way
+from ..federation.schedule import Everyone, Recorded, Turn
 from ..federation.topology import SERVER, Client, Party, Topology
 from ..files import write_json
 from ..models.task import Shapes, Spec, Task
-from ..run import Run
+from ..run import Run, play, reference
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,7 @@ class Agreement:
     classes: tuple[str, ...]
     outputs: int
     shapes: Shapes
+    permits: Permits
 
     @staticmethod
     def of(run: Run) -> Agreement:
@@ -44,9 +50,9 @@ class Agreement:
         data = run.data
         assert data is not None
         topology = run.placement.topology
-        return Agreement(
-            topology, run.placement.size, data.goal, data.classes, data.outputs, run.shapes
-        )
+        shapes, permits = run.shapes, permits_of(run)
+        size, goal, classes = run.placement.size, data.goal, data.classes
+        return Agreement(topology, size, goal, classes, data.outputs, shapes, permits)
 
     @property
     def listeners(self) -> list[str]:
@@ -93,6 +99,7 @@ class Agreement:
             "scores": shapes.scores,
             "middle": shapes.middle,
             "dtype": _name(shapes.dtype),
+            "messages": self.permits.to_json(),
         }
 
     @staticmethod
@@ -107,9 +114,15 @@ class Agreement:
             _dtype(told["dtype"]),
             told["middle"],
         )
-        topology = Topology(clients, told["server"])
-        classes = tuple(told["classes"])
-        return Agreement(topology, told["rows"], told["goal"], classes, told["outputs"], shapes)
+        return Agreement(
+            Topology(clients, told["server"]),
+            told["rows"],
+            told["goal"],
+            tuple(told["classes"]),
+            told["outputs"],
+            shapes,
+            Permits.from_json(told["messages"]),
+        )
 
     def write(self, path: Path) -> None:
         write_json(path, self.to_json())
@@ -120,6 +133,36 @@ class Agreement:
             return Agreement.from_json(json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
             raise DataError(f"{path} is no agreement ({problem!r})") from None
+
+
+def permits_of(run: Run) -> Permits:
+    """What the messages of a run may be."""
+    forms: dict[Way, set[Form]] = defaultdict(set)
+    for found in _explained(run):
+        for sent in found.sent:
+            tensors = [(part.name, part.dtype, part.shape) for part in sent.shapes]
+            rows = found.kinds[sent.move].row is not None
+            forms[way(sent.kind, sent.source, sent.to)].add(form(tensors, rows))
+    return Permits({where: frozenset(each) for where, each in forms.items()})
+
+
+def _explained(run: Run) -> Iterator[Explanation]:
+    """A round; where silos visit a master, one for each way to exchange their turns, in a ring."""
+    if not run.algorithm.asynchronous:
+        yield explain(run)
+        return
+    fed, silos = run.fed, run.placement.topology.silos
+    seed, device = fed.streams.seed, fed.device
+    dry = reference(
+        run.task, run.shapes, run.placement, seed=seed, schedule=Everyone(), device=device
+    )
+    for _ in play(dry, run.algorithm, 1):
+        pass
+    ring = {silo: silos[(place + 1) % len(silos)] for place, silo in enumerate(silos)}
+    turns = [turn.visitors for turn in dry.record.visits[0]]
+    for _ in silos:
+        yield explain(run, Recorded(rounds=1, visits={0: [Turn(who) for who in turns]}))
+        turns = [tuple(ring[silo] for silo in who) for who in turns]
 
 
 def _told(spec: Spec) -> list[Any]:

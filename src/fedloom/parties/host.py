@@ -162,6 +162,7 @@ class Host:
             dials={peer: self._address(str(peer)) for peer in dials},
             door=self._door(tuple(expected)) if own.listen is not None else None,
             timing=own.waits.timing,
+            permits=self.agreement.permits,
             note=self._note,
         )
 

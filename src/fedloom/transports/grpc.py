@@ -25,6 +25,7 @@ import grpc
 from .. import tree
 from ..errors import LostError, ProtocolError, RefusedError
 from ..federation.messages import Key, Message
+from ..federation.permits import Permits
 from ..federation.topology import Client, Party, title
 from . import wire
 from .base import Mailbox
@@ -80,6 +81,7 @@ class GrpcTransport:
         dials: Mapping[Party, Address] | None = None,
         door: Door | None = None,
         timing: Timing | None = None,
+        permits: Permits | None = None,
         cap: int = wire.CAP,
         note: Note = lambda event, **facts: None,
     ):
@@ -87,9 +89,9 @@ class GrpcTransport:
         self._dials, self._door = dict(dials or {}), door
         self._standing = Standing(Mailbox(me), timing or Timing(), note)
         self._boot = secrets.token_hex(8)
-        joins = isinstance(me, Client)
+        joins, box = isinstance(me, Client), self._standing.mailbox
         self.links = {
-            peer: Link(me, peer, run, self._standing.mailbox, cap=cap, joins=joins)
+            peer: Link(me, peer, run, box, cap=cap, joins=joins, permits=permits)
             for peer in (*self._dials, *(door.expected if door else ()))
         }
         self._replaced: set[str] = set()  # boots of processes that others took the place of
@@ -109,7 +111,7 @@ class GrpcTransport:
         if message.to not in self.links:
             where = f"{title(self.me)} has no link to {title(message.to)}"
             raise ProtocolError(f"{message.kind}: {where}")
-        self.links[message.to].post(message.key, wire.encode(message, self._run))
+        self.links[message.to].post(message)
 
     def mailbox(self, party: Party) -> Mailbox:
         if party != self.me:
