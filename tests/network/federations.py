@@ -7,7 +7,8 @@ from fedloom.engines.waits import Waits
 from fedloom.federation.schedule import Everyone
 from fedloom.federation.topology import SERVER, Client
 from fedloom.run import play
-from fedloom.transports.grpc import Address, Door, GrpcTransport, Identity
+from fedloom.transports.grpc import GrpcTransport
+from fedloom.transports.secure import Address, Door, Identity
 from fedloom.transports.talk import Timing
 from fedloom.trust.allow import Gate, write_list
 from fedloom.trust.certificates import Authority, Certificate, host_name, save

@@ -58,6 +58,7 @@ def _sub(what: common.Verbs, name: str, told: str, days: int) -> argparse.Argume
     return one
 
 
+@common.of_network
 def act(chosen: argparse.Namespace) -> None:
     {
         "ca": _ca,

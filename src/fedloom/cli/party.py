@@ -52,6 +52,7 @@ def add(verbs: common.Verbs) -> None:
     two.add_argument("--quiet", action="store_true", help="no progress, no summary")
 
 
+@common.of_network
 def act(chosen: argparse.Namespace) -> None:
     from ..federation.topology import Client
     from ..parties.host import Host
@@ -65,6 +66,7 @@ def act(chosen: argparse.Namespace) -> None:
     Host(RunFile.read(chosen.file, chosen.set), own, say).go(chosen.resume)
 
 
+@common.of_network
 def act_rehearse(chosen: argparse.Namespace) -> None:
     from ..parties.rehearsal import rehearse
 

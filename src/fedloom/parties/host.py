@@ -26,7 +26,8 @@ from ..federation.topology import Client, Party, title
 from ..files import append_line, locked, telling, write_json
 from ..rng import Streams
 from ..run import play
-from ..transports.grpc import Address, Door, GrpcTransport, Identity
+from ..transports.grpc import GrpcTransport
+from ..transports.secure import Address, Door, Identity
 from ..trust.allow import Gate
 from ..trust.certificates import Certificate, host_name
 from .agreement import Agreement

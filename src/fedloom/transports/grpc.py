@@ -16,9 +16,8 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 import grpc
 
@@ -29,44 +28,11 @@ from ..federation.permits import Permits
 from ..federation.topology import Client, Party, title
 from . import wire
 from .base import Mailbox
-from .link import CHUNK, Hello, Link, pack
+from .link import Hello, Link, pack
+from .secure import METHOD, Address, Door, Identity, channel_to, server_at
 from .talk import Note, Standing, Stream, Talk, Timing, next_packet
 
-METHOD = "/fedloom.Federation/Talk"
 FINAL = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION)
-
-
-class Admission(Protocol):
-    """Whose certificate it is, or RefusedError."""
-
-    def admit(self, pem: bytes) -> Party: ...
-
-
-@dataclass(frozen=True)
-class Address:
-    """Where a party that listens is, and how it is known: by its CA and its certificate's name."""
-
-    target: str
-    ca: bytes
-    host_name: str
-
-
-@dataclass(frozen=True)
-class Identity:
-    """A party's own certificate and key, as PEM."""
-
-    certificate: bytes
-    key: bytes
-
-
-@dataclass(frozen=True)
-class Door:
-    """Where a party listens, and whom it lets in. `cas`: of all who may come, as PEM."""
-
-    bind: str
-    gate: Admission
-    cas: bytes
-    expected: tuple[Party, ...]
 
 
 class GrpcTransport:
@@ -206,10 +172,7 @@ class GrpcTransport:
     async def _dial(self, peer: Party, address: Address) -> None:
         """One connection, until goodbye; RefusedError is for good, ConnectionError is not."""
         own, link = self._identity, self.links[peer]
-        secure = grpc.ssl_channel_credentials(address.ca, own.key, own.certificate)
-        options = _options(self._standing.timing)
-        options.append(("grpc.ssl_target_name_override", address.host_name))
-        async with grpc.aio.secure_channel(address.target, secure, options=options) as channel:
+        async with channel_to(address, own, self._standing.timing) as channel:
             call = channel.stream_stream(METHOD)()
             try:
                 await call.write(pack(link.hello(self._boot)))
@@ -236,18 +199,15 @@ class GrpcTransport:
     # Listening
 
     async def _listen(self, door: Door) -> None:
-        server = grpc.aio.server(options=_options(self._standing.timing))
-        server.add_generic_rpc_handlers((_Handler(self._answer),))
-        pair = (self._identity.key, self._identity.certificate)
-        secure = grpc.ssl_server_credentials([pair], door.cas, require_client_auth=True)
         try:
-            self.port = server.add_secure_port(door.bind, secure)
+            self._server, self.port = server_at(
+                door, self._identity, self._standing.timing, self._answer
+            )
         except RuntimeError as problem:
             raise RefusedError(
                 f"{title(self.me)} cannot listen on {door.bind}: {problem}"
             ) from None
-        await server.start()
-        self._server = server
+        await self._server.start()
 
     async def _answer(self, _: Any, context: Any) -> None:
         """One call: from whom, by its certificate; may it; and then the talk."""
@@ -321,33 +281,6 @@ async def _why(call: Any, peer: Party) -> Exception:
 
 async def _status(call: Any) -> tuple[Any, str]:
     return await call.code(), await call.details()
-
-
-class _Handler(grpc.GenericRpcHandler):
-    """The one method there is."""
-
-    def __init__(self, answer: Any):
-        self._method = grpc.stream_stream_rpc_method_handler(answer)
-
-    def service(self, handler_call_details: Any) -> Any:
-        return self._method if handler_call_details.method == METHOD else None
-
-
-def _options(timing: Timing) -> list[tuple[str, Any]]:
-    beat, silence = int(1000 * timing.beat), int(1000 * timing.silence)
-    return [
-        ("grpc.max_receive_message_length", CHUNK + (1 << 16)),
-        ("grpc.max_send_message_length", CHUNK + (1 << 16)),
-        ("grpc.keepalive_time_ms", 2 * beat),
-        ("grpc.keepalive_timeout_ms", silence),
-        ("grpc.http2.ping_timeout_ms", silence),
-        ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.http2.max_pings_without_data", 0),
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", beat // 2),
-        ("grpc.so_reuseport", 0),
-        ("grpc.enable_retries", 0),
-        ("grpc.use_local_subchannel_pool", 1),
-    ]
 
 
 @cache
