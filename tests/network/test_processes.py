@@ -1,6 +1,7 @@
 """Parties as processes of their own, killed and started again; every wait has an end."""
 
 import json
+import random
 import signal
 import time
 
@@ -142,3 +143,26 @@ def test_a_missing_client_is_skipped_and_the_record_replays(rehearsal):
     assert one.compare(run, 0.0).difference == 0
     ledgers = (Ledger.from_json(json.loads((out / "ledger.json").read_text())) for out in outs)
     assert list(Ledger.merged(ledgers)) == list(run.ledger)
+
+
+@pytest.mark.slow
+def test_killed_at_random(rehearsal):
+    """Whoever, whenever, one or two at a time: the model is that of an undisturbed run."""
+    draw = random.Random(11)
+    one = rehearsal(RUN.replace("150", "600"))
+    run = begin(one)
+    reach(one, "a", 1)
+    kills = 0
+    while all(process.poll() is None for process in one.processes.values()) and kills < 12:
+        time.sleep(draw.uniform(0.0, 3.0))
+        chosen = draw.sample(list(one.processes), draw.choice([1, 1, 2]))
+        if any(one.processes[party].poll() is not None for party in chosen):
+            break
+        kill(one, *chosen)
+        kills += len(chosen)
+        time.sleep(draw.uniform(0.0, 0.5))
+        for party in chosen:
+            one.start(party, "--resume")
+    one.wait(SLOW)
+    assert kills >= 5
+    assert one.compare(run, 0.0).is_equal
