@@ -30,13 +30,13 @@ def add_verb(
     return one
 
 
-def of_network(action: Callable[[argparse.Namespace], None]) -> Callable[..., None]:
+def of_network(action: Callable[..., None]) -> Callable[..., None]:
     """An action that needs the extra `network`; says so where it is not installed."""
 
     @functools.wraps(action)
-    def act(chosen: argparse.Namespace) -> None:
+    def act(*given: Any) -> None:
         try:
-            action(chosen)
+            action(*given)
         except ModuleNotFoundError as missing:
             if (missing.name or "").split(".")[0] not in ("grpc", "cryptography", "msgspec"):
                 raise

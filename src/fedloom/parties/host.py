@@ -160,20 +160,20 @@ class Host:
             self.me,
             self.run,
             Identity(_read(Path(keys.certificate)), _read(Path(keys.key))),
-            dials={peer: self._address(str(peer)) for peer in dials},
+            dials={peer: self.address(str(peer)) for peer in dials},
             door=self._door(tuple(expected)) if own.listen is not None else None,
             timing=own.waits.timing,
             permits=self.agreement.permits,
             note=self._note,
         )
 
-    def _ca(self, name: str) -> Certificate:
+    def ca(self, name: str) -> Certificate:
         if name not in self.own.peers:
             raise SettingError(f"the party file has no [peers.{name}]")
         return Certificate.read(Path(self.own.peers[name].ca))
 
-    def _address(self, name: str) -> Address:
-        ca = self._ca(name).pem()
+    def address(self, name: str) -> Address:
+        ca = self.ca(name).pem()
         target = self.own.peers[name].address
         if target is None:
             raise SettingError(f"[peers.{name}]: {title(self.me)} dials it, and needs its address")
@@ -183,7 +183,7 @@ class Host:
         assert self.own.listen is not None
         assert self.own.keys.allow is not None
         silos = {party.silo if isinstance(party, Client) else party for party in expected}
-        cas = {silo: self._ca(silo) for silo in sorted(silos)}
+        cas = {silo: self.ca(silo) for silo in sorted(silos)}
         pem = b"".join(ca.pem() for ca in cas.values())
         return Door(self.own.listen, Gate(Path(self.own.keys.allow), cas), pem, expected)
 

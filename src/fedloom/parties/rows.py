@@ -22,12 +22,12 @@ from .agreement import Agreement
 
 def write_rows(path: Path, view: View) -> None:
     """What one party may know."""
-    tensors = {f"rows/{client.name}": rows for client, rows in view.rows.items()}
+    tensors = {f"rows/{client}": rows for client, rows in view.rows.items()}
     for client, x in view.x.items():
-        tensors[f"x/{client.name}"] = x
+        tensors[f"x/{client}"] = x
         y = view.y[client]
         if y is not None:
-            tensors[f"y/{client.name}"] = y
+            tensors[f"y/{client}"] = y
     contiguous = {name: value.contiguous().clone() for name, value in tensors.items()}
     write_bytes(path, save(contiguous), mode=0o600)
 
@@ -45,11 +45,11 @@ def read_rows(path: Path, party: Party, agreement: Agreement) -> View:
     y: dict[Client, Tensor | None] = {}
     for silo, names in known.items():
         for client in (Client(silo, name) for name in names):
-            rows[client] = _taken(found, f"rows/{client.name}", path)
+            rows[client] = _taken(found, f"rows/{client}", path)
             _check_numbers(rows[client], client, agreement.size, path)
             if client == party:
-                x[client] = _taken(found, f"x/{client.name}", path)
-                y[client] = found.get(f"y/{client.name}")
+                x[client] = _taken(found, f"x/{client}", path)
+                y[client] = found.get(f"y/{client}")
                 _check_shape(x[client], y[client], client, len(rows[client]), agreement, path)
     return View(topology.silos, topology.server, known, agreement.size, rows, x, y)
 
