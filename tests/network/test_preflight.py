@@ -75,4 +75,5 @@ def test_a_stranger_learns_that_it_is_one(prepared, capsys):
     code, found = check(prepared, ONE, capsys)
     assert code == 2
     assert found["certificate"] == (False, "it is not from this organisation's CA")
-    assert "somebody else, or does not know us" in found["peer a"][1]
+    assert found["peer a"][0] is False
+    assert "does not know us" in found["peer a"][1]

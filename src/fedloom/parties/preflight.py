@@ -99,7 +99,8 @@ def _reached(host: Host, peer: str) -> Finding:
             socket.create_connection((name.strip("[]"), int(port)), SECONDS) as raw,
             context.wrap_socket(raw, server_hostname=host_name(peer)) as secured,
         ):
-            secured.recv(1)  # in TLS 1.3, a server that does not want us says so after its part
+            if not secured.recv(1):  # in TLS 1.3, a server that does not want us hangs up only now
+                return Finding(what, False, "it does not know us: it hung up")
             return Finding(what, True, f"{address.target}: it is {title(peer)}")
     except ssl.SSLError as problem:
         return Finding(what, False, f"it is somebody else, or does not know us ({problem.reason})")
