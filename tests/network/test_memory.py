@@ -1,5 +1,6 @@
 """What a hub goes on from: whole, of one moment, of one run; whatever killed it."""
 
+import numpy as np
 import pytest
 
 from fedloom import TDCD, Run
@@ -7,10 +8,10 @@ from fedloom.engines.party import PartyEngine
 from fedloom.errors import DataError, SettingError, WriteError
 from fedloom.federation.messages import Key, Message
 from fedloom.federation.placed import AtHubs
-from fedloom.federation.schedule import Everyone
+from fedloom.federation.schedule import Everyone, Moment
 from fedloom.federation.topology import Client
 from fedloom.parties import memory
-from fedloom.parties.memory import Memory
+from fedloom.parties.memory import Durable, Memory
 from fedloom.testing import placement, task
 from fedloom.transports.grpc import GrpcTransport
 from fedloom.transports.secure import Address, Identity
@@ -85,6 +86,25 @@ def test_killed_while_it_writes(tmp_path, monkeypatch, file):
     saved(tmp_path, 4, 1.0)
     assert restored(tmp_path)[:2] == (4, 1.0)
     assert len(list(tmp_path.glob("links-*"))) == 1
+
+
+def test_who_dropped_out_is_known_before_others_hear_of_it(tmp_path):
+    saved(tmp_path, 2, 0.25)
+    fed, transport = hub()
+    durable = Durable(transport, Memory(tmp_path, RUN))
+    durable.fed = fed
+    fed.record.begin(2)
+    names = fed.names.get("ash", "test")
+    full = np.ones(len(names), dtype=bool)
+    fed.record.note(Moment(2, "embedding"), "ash", names, full, full & (np.arange(len(names)) != 1))
+    durable.send(Message(Key(2, 1), "rest", "ash", Client("ash", "0"), None))
+    assert not (tmp_path / "dropped.json").exists()  # its own clients may hear something else
+    durable.send(Message(Key(2, 2), "hub-embedding", "ash", "birch", None))
+    fed = restored(tmp_path)[2]
+    for moment, there in ((Moment(2), 4), (Moment(2, "embedding"), 3), (Moment(3, "embedding"), 4)):
+        assert int(fed.schedule.answers(moment, "ash", names).sum()) == there
+    saved(tmp_path, 3, 0.5)  # that round is over
+    assert isinstance(restored(tmp_path)[2].schedule, Everyone)
 
 
 def test_another_runs_memory_is_not_taken(tmp_path):

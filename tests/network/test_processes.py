@@ -72,6 +72,20 @@ def kill(rehearsal, *parties):
         rehearsal.processes[party].wait()
 
 
+def assert_replays(one):
+    """What happened, as the hubs recorded it, gives the same model and ledger in one process."""
+    outs = [one.of(party) / "out" for party in one.processes]
+    record = Recorded.merged(Recorded.read(out / "schedule.json") for out in outs)
+    replayed = one.folder / "replayed.json"
+    replayed.write_text(json.dumps(record.to_json()))
+    file = RunFile.read(one.folder / "run.toml", [f"engine.replay={replayed}"])
+    run = build_run(file, build_data(file)).fit(file.rounds)
+    assert one.compare(run, 0.0).difference == 0
+    ledgers = (Ledger.from_json(json.loads((out / "ledger.json").read_text())) for out in outs)
+    assert list(Ledger.merged(ledgers)) == list(run.ledger)
+    return record
+
+
 def test_the_command(tmp_path, capsys):
     path = tmp_path / "small.toml"
     path.write_text(RUN.replace("150", "3"))
@@ -124,6 +138,22 @@ def test_a_client_that_stays_away_ends_the_run_for_everyone(rehearsal):
     assert not (one.of("a") / "out" / "done.json").exists()
 
 
+def test_a_hub_that_stays_away_ends_the_run_for_everyone(rehearsal):
+    """Its neighbour names it, and so do its own clients, who hear of nobody else."""
+    one = rehearsal(patience=4.0)
+    begin(one)
+    reach(one, "a", 20)
+    kill(one, "b")
+    began = time.monotonic()
+    with pytest.raises(LostError, match="hub a: exit code 10"):
+        one.wait(90)
+    assert time.monotonic() - began < 45
+    assert all(one.processes[party].returncode == 10 for party in one.processes if party != "b")
+    assert "from hub b, of which nothing was heard for 8 s" in one.last_words("a")
+    assert one.last_words(ONE) == one.last_words("a").replace("fedloom: ", "fedloom: hub a: ")
+    assert "hub b" in one.last_words(Client("b", "0"))
+
+
 def test_a_missing_client_is_skipped_and_the_record_replays(rehearsal):
     one = rehearsal(on_missing_client="skip", deadline=5.0)
     begin(one)
@@ -133,16 +163,21 @@ def test_a_missing_client_is_skipped_and_the_record_replays(rehearsal):
     one.start(ONE, "--resume")
     reach(one, "a", 60)
     one.wait(SLOW)
-    outs = [one.of(party) / "out" for party in one.processes]
-    record = Recorded.merged(Recorded.read(out / "schedule.json") for out in outs)
-    assert any(names == {"a": ("1",)} for names in record.dropped.values())
-    replayed = one.folder / "replayed.json"
-    replayed.write_text(json.dumps(record.to_json()))
-    file = RunFile.read(one.folder / "run.toml", [f"engine.replay={replayed}"])
-    run = build_run(file, build_data(file)).fit(file.rounds)
-    assert one.compare(run, 0.0).difference == 0
-    ledgers = (Ledger.from_json(json.loads((out / "ledger.json").read_text())) for out in outs)
-    assert list(Ledger.merged(ledgers)) == list(run.ledger)
+    assert any(names == {"a": ("1",)} for names in assert_replays(one).dropped.values())
+
+
+def test_a_hub_dies_while_a_client_is_missing(rehearsal):
+    """And the client is back before the hub is: the hub must not count it in that round."""
+    one = rehearsal(on_missing_client="skip", deadline=5.0)
+    begin(one)
+    reach(one, "a", 20)
+    kill(one, ONE)
+    reach(one, "a", 30)
+    one.start(ONE, "--resume")
+    kill(one, "a")
+    one.start("a", "--resume")
+    one.wait(SLOW)
+    assert_replays(one)
 
 
 @pytest.mark.slow

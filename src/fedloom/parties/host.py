@@ -31,7 +31,7 @@ from ..transports.secure import Address, Door, Identity
 from ..trust.allow import Gate
 from ..trust.certificates import Certificate, host_name
 from .agreement import Agreement
-from .memory import Memory
+from .memory import Durable, Memory
 from .partyfile import PartyFile
 from .rows import read_rows
 
@@ -130,19 +130,22 @@ class Host:
         agreement, engine = self.agreement, self.file.engine
         if engine.threads is not None:
             torch.set_num_threads(engine.threads)
+        durable = Durable(transport, self.memory)
         view = read_rows(Path(self.own.party.rows), self.me, agreement)
         fed = PartyEngine(
             agreement.task(self.file),
             agreement.shapes,
             view,
             hosted=[self.me],
-            transport=transport,
+            transport=durable,
             seed=engine.seed,
             schedule=build_schedule(self.file),
             waits=self.own.waits.waits,
             device=engine.device,
         )
         fed.streams = Streams(engine.seed, self._secret())
+        if not isinstance(self.me, Client):
+            durable.fed = fed
         return fed
 
     def _secret(self) -> bytes | None:

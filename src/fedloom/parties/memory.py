@@ -19,18 +19,19 @@ from ..algorithms.base import Algorithm
 from ..engines.party import PartyEngine
 from ..errors import DataError, SettingError
 from ..federation.ledger import Ledger
-from ..federation.messages import Key
+from ..federation.messages import Key, Message
 from ..federation.placed import AtClients, AtHubs
 from ..federation.releases import Releases
-from ..federation.schedule import Recorded
+from ..federation.schedule import Recorded, Resumed
 from ..federation.topology import Client
-from ..files import write_bytes
+from ..files import write_bytes, write_json
 from ..records.checkpoint import load_checkpoint, save_checkpoint
 from ..run import Snapshot
 from ..transports.grpc import GrpcTransport
 from ..transports.link import Sent
 
 CHECKPOINT = "checkpoint.safetensors"
+DROPPED = "dropped.json"  # in the round that is going on
 
 
 class Beside(Struct, forbid_unknown_fields=True):
@@ -45,6 +46,7 @@ class Memory:
 
     folder: Path
     run: str
+    _remembered: Recorded | None = None
 
     def _beside(self, round: int) -> Path:
         return self.folder / f"links-{round}.msgpack"
@@ -75,6 +77,13 @@ class Memory:
             if old != self._beside(done):
                 old.unlink(missing_ok=True)
 
+    def remember(self, record: Recorded) -> None:
+        """Who dropped out in this round so far: before any other hub hears of it."""
+        here = record.of_round(record.rounds - 1)
+        if here.dropped and here != self._remembered:
+            write_json(self.folder / DROPPED, here.to_json())
+            self._remembered = here
+
     def restore(
         self, fed: PartyEngine, algorithm: Algorithm, transport: GrpcTransport
     ) -> tuple[int, Any]:
@@ -88,12 +97,20 @@ class Memory:
         fed.releases = Releases.from_json(fed.size, found.releases)
         receipts = {Client(silo, name): Key(*key) for silo, name, *key in beside.receipts}
         fed.go_on(found.round, receipts)
+        self._again(fed, found.round)
         for peer, link in transport.links.items():
             kept = beside.sent.get(str(peer), []) if isinstance(peer, str) else []
             link.resume(found.round, [Sent(Key(r, move), frame) for r, move, frame in kept])
         return found.round, algorithm.State(
             **{name: _placed(fed, fresh[name], values) for name, values in state.items()}
         )
+
+    def _again(self, fed: PartyEngine, round: int) -> None:
+        path = self.folder / DROPPED
+        if path.exists() and not isinstance(fed.schedule, Recorded):
+            before = Recorded.read(path)
+            if before.rounds == round + 1:
+                fed.schedule = Resumed(fed.schedule, before)
 
     def _read(self, round: int) -> Beside:
         path = self._beside(round)
@@ -114,3 +131,18 @@ def _placed(fed: PartyEngine, fresh: Any, values: Any) -> Any:
         return fed.place_clients(values)
     assert isinstance(fresh, AtHubs)
     return AtHubs(values, fresh.places)
+
+
+class Durable:
+    """The transport of a hub whose clients may be missing: who dropped out is on disk before
+    another hub is told anything that follows from it."""
+
+    def __init__(self, transport: GrpcTransport, memory: Memory):
+        self._transport, self._memory = transport, memory
+        self.fed: PartyEngine | None = None
+        self.mailbox, self.pulse, self.abort = transport.mailbox, transport.pulse, transport.abort
+
+    def send(self, message: Message) -> None:
+        if isinstance(message.to, str) and self.fed is not None:
+            self._memory.remember(self.fed.record)
+        self._transport.send(message)

@@ -121,6 +121,8 @@ class GrpcTransport:
             await self._listen(self._door)
         for peer, address in self._dials.items():
             self._tasks.append(self._loop.create_task(self._keep_dialling(peer, address)))
+        for link in self.links.values():
+            self._may_be_missing(link)
 
     async def _stop(self, cause: str) -> None:
         self._standing.stop(cause)
@@ -256,9 +258,10 @@ class GrpcTransport:
             if standing.talks.get(peer) is talk:
                 del standing.talks[peer]
                 standing.note("left", peer=str(peer), meant=link.bye)
-                self._left(link)
+                self._may_be_missing(link)
 
-    def _left(self, link: Link) -> None:
+    def _may_be_missing(self, link: Link) -> None:
+        """There is no connection: after some time, a client counts as gone."""
         if link.bye:
             self._standing.mailbox.gone(link.peer)
         elif self._standing.timing.absent is not None and isinstance(link.peer, Client):
