@@ -1,15 +1,18 @@
 """The party engine over connections: the same numbers, and what disturbs them or does not."""
 
-import pytest
+from concurrent.futures import ThreadPoolExecutor
 
-from fedloom import TDCD, Run, tree
+import pytest
+import torch
+
+from fedloom import Run, tree
 from fedloom.federation.ledger import Ledger
+from fedloom.federation.messages import Key, Message
+from fedloom.federation.topology import Client, Topology
 from fedloom.registry import algorithms
 from fedloom.testing.samples import sample_of
 
 from .federations import Keys, opened, run_connected
-
-ALGORITHM = TDCD(local_steps=2, lr=0.2, batch=20)
 
 
 def assert_same(ended, right):
@@ -33,3 +36,21 @@ def test_every_algorithm_runs_over_connections(name, tmp_path):
     right = Run(algorithm, task, rows, engine="reference", precision="float64", seed=3).fit(2)
     transports = opened(Keys(tmp_path, rows.topology))
     assert_same(run_connected(transports, algorithm, right.task, right.shapes, rows, 2), right)
+
+
+def test_large_messages_go_in_pieces_and_in_order(tmp_path):
+    """More than a chunk, both ways at once, with small ones between them."""
+    topology = Topology({"ash": ("0",)})
+    transports = opened(Keys(tmp_path, topology))
+    one = Client("ash", "0")
+    big = torch.randn(700_001, dtype=torch.float64)  # 5.6 MB
+    for move in range(1, 7):
+        payload = big + move if move % 2 else torch.tensor(move)
+        for source, to in (("ash", one), (one, "ash")):
+            transports[source].send(Message(Key(0, move), "model", source, to, payload))
+    for move in range(1, 7):
+        for source, to in (("ash", one), (one, "ash")):
+            came = transports[to].mailbox(to).take(source, Key(0, move), "model", 30)
+            assert torch.equal(came.payload, big + move if move % 2 else torch.tensor(move))
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda transport: transport.close(), transports.values()))

@@ -99,7 +99,7 @@ class Link:
     ):
         self.me, self.peer, self._joins, self._permits = me, peer, joins, permits
         self._run, self._mailbox, self._cap = run, mailbox, cap
-        self._lock = threading.Lock()
+        self._lock, self._receiving = threading.Lock(), threading.Lock()
         self._outbox: list[Sent] = []
         self._dropped = NOTHING  # the last key that is no longer kept
         self._began = -1  # the round that this process began with
@@ -215,19 +215,21 @@ class Link:
         return whole
 
     def receive(self, frame: bytes) -> None:
-        """Into the mailbox, once."""
+        """Into the mailbox, once; also where a broken connection's last frame is still being read
+        while the next connection brings it again."""
         message = wire.decode(frame, self._run, self.peer, self.me, self._cap)
         key, digest = message.key, wire.digest_of(frame)
         if self._permits is not None:
             self._permits.check(message)
-        if key <= self.got:
-            self._again(message, self._digests.get(key), digest)
-            return
-        self.got = key
-        self._digests = {k: d for k, d in self._digests.items() if k.round >= key.round - KEPT}
-        self._digests[key] = digest
-        self.counts["received"] += len(frame)
-        self._mailbox.put(message)
+        with self._receiving:
+            if key <= self.got:
+                self._again(message, self._digests.get(key), digest)
+                return
+            self.got = key
+            self._digests = {k: d for k, d in self._digests.items() if k.round >= key.round - KEPT}
+            self._digests[key] = digest
+            self.counts["received"] += len(frame)
+            self._mailbox.put(message)
 
     def _again(self, message: Message, known: bytes | None, digest: bytes) -> None:
         """A key that came before: the first counts. A client that computes a round anew may differ
