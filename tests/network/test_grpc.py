@@ -11,6 +11,8 @@ from fedloom.federation.messages import Key, Message
 from fedloom.federation.topology import Client, Topology
 from fedloom.registry import algorithms
 from fedloom.testing.samples import sample_of
+from fedloom.transports.grpc import GrpcTransport
+from fedloom.transports.secure import Address, Identity
 
 from .federations import Keys, opened, run_connected
 
@@ -36,6 +38,23 @@ def test_every_algorithm_runs_over_connections(name, tmp_path):
     right = Run(algorithm, task, rows, engine="reference", precision="float64", seed=3).fit(2)
     transports = opened(Keys(tmp_path, rows.topology))
     assert_same(run_connected(transports, algorithm, right.task, right.shapes, rows, 2), right)
+
+
+def test_what_is_the_same_for_all_clients_is_kept_once():
+    """A model to many clients is not as many copies of it."""
+    two, nowhere = (Client("ash", "0"), Client("ash", "1")), Address("127.0.0.1:1", b"", "nobody")
+    hub = GrpcTransport("ash", "r", Identity(b"", b""), dials=dict.fromkeys(two, nowhere))
+    theta = {"w": torch.zeros(5)}
+    for move, payload in ((1, theta), (2, theta), (3, dict(theta))):
+        for one in two:
+            hub.send(Message(Key(0, move), "model", "ash", one, payload))
+    first, second = (hub.links[one].sent_since(0) for one in two)
+    for mine, other in zip(first, second, strict=True):
+        assert mine.frame.body is other.frame.body
+        assert mine.frame.head != other.frame.head
+    theta["w"] += 1  # what was sent stays as it was sent, and the next move is encoded anew
+    hub.send(Message(Key(0, 4), "model", "ash", two[0], theta))
+    assert hub.links[two[0]].sent_since(0)[-1].frame.body != first[0].frame.body
 
 
 def test_large_messages_go_in_pieces_and_in_order(tmp_path):

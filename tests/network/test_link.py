@@ -26,6 +26,10 @@ def frame(*given, **more):
     return wire.encode(message(*given, **more), RUN)
 
 
+def post(link, message):
+    link.post(message, wire.body_of(message.payload, message.kind))
+
+
 def receiver(source=ONE):
     mailbox = Mailbox("bank")
     return Link("bank", source, RUN, mailbox, cap=4000), mailbox
@@ -34,7 +38,7 @@ def receiver(source=ONE):
 def sender(*keys):
     link = Link(ONE, "bank", RUN, Mailbox(ONE))
     for key in keys:
-        link.post(message(*key))
+        post(link, message(*key))
     return link
 
 
@@ -87,9 +91,9 @@ def test_two_rounds_are_kept_and_what_was_not_heard():
     link = sender((0, 1), (1, 1), (2, 1), (3, 1))
     assert heard(link, NOTHING) == [(0, 1), (1, 1), (2, 1), (3, 1)]
     link.acknowledged = Key(3, 1)
-    link.post(message(4, 1))
+    post(link, message(4, 1))
     assert heard(link, NOTHING) == [(3, 1), (4, 1)]
-    link.post(message(*AT_THE_END))
+    post(link, message(*AT_THE_END))
     assert link.round == 4
 
 
@@ -104,7 +108,7 @@ def test_what_is_gone_is_said_so():
     link = sender((0, 1))
     link.acknowledged = Key(9, 9)
     for round in range(1, 5):
-        link.post(message(round, 1))
+        post(link, message(round, 1))
     with pytest.raises(RefusedError, match="keeps what came after round 2"):
         link.greeted(hello((1, 1)))
 
@@ -118,7 +122,7 @@ def test_two_messages_in_one_move_cannot_be():
     link = sender((0, 2))
     for key in ((0, 2), (0, 1)):
         with pytest.raises(FrameError, match="second message"):
-            link.post(message(*key))
+            post(link, message(*key))
 
 
 def test_pieces_make_a_frame():

@@ -91,7 +91,7 @@ def test_the_number_of_rows_is_free(permits):
 def test_what_was_not_agreed_on_is_refused_both_ways(permits, bad, why):
     out = Link(bad.source, bad.to, "r", Mailbox(bad.source), permits=permits)
     with pytest.raises(FrameError, match=why):
-        out.post(bad)
+        out.post(bad, wire.body_of(bad.payload, bad.kind))
     mailbox = Mailbox(bad.to)
     into = Link(bad.to, bad.source, "r", mailbox, permits=permits)
     with pytest.raises(FrameError, match=why):

@@ -29,6 +29,7 @@ from ..records.checkpoint import load_checkpoint, save_checkpoint
 from ..run import Snapshot
 from ..transports.grpc import GrpcTransport
 from ..transports.link import Sent
+from ..transports.wire import Frame
 
 CHECKPOINT = "checkpoint.safetensors"
 DROPPED = "dropped.json"  # in the round that is going on
@@ -66,7 +67,7 @@ class Memory:
             self.run,
             [(*client, *key) for client, key in fed.receipts.items()],
             {
-                peer: [(*sent.key, sent.frame) for sent in link.sent_since(done - 1)]
+                peer: [(*sent.key, b"".join(sent.frame)) for sent in link.sent_since(done - 1)]
                 for peer, link in transport.links.items()
                 if isinstance(peer, str) and peer not in homes
             },
@@ -100,7 +101,9 @@ class Memory:
         self._again(fed, found.round)
         for peer, link in transport.links.items():
             kept = beside.sent.get(str(peer), []) if isinstance(peer, str) else []
-            link.resume(found.round, [Sent(Key(r, move), frame) for r, move, frame in kept])
+            link.resume(
+                found.round, [Sent(Key(r, move), Frame(frame, b"")) for r, move, frame in kept]
+            )
         return found.round, algorithm.State(
             **{name: _placed(fed, fresh[name], values) for name, values in state.items()}
         )

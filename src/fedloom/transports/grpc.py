@@ -64,6 +64,7 @@ class GrpcTransport:
         self._tasks: list[asyncio.Task[None]] = []
         self._server: Any = None
         self._opened = False
+        self._last: tuple[Key | None, Any, wire.Body | None] = (None, None, None)
         self.port: int | None = None
         self._loop = _event_loop()
 
@@ -77,7 +78,15 @@ class GrpcTransport:
         if message.to not in self.links:
             where = f"{title(self.me)} has no link to {title(message.to)}"
             raise ProtocolError(f"{message.kind}: {where}")
-        self.links[message.to].post(message)
+        self.links[message.to].post(message, self._body(message))
+
+    def _body(self, message: Message) -> wire.Body:
+        """The payload as bytes: once for all who are sent the same in a move."""
+        key, payload, body = self._last
+        if body is None or key != message.key or payload is not message.payload:
+            body = wire.body_of(message.payload, message.kind)
+            self._last = message.key, message.payload, body
+        return body
 
     def mailbox(self, party: Party) -> Mailbox:
         if party != self.me:

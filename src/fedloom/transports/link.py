@@ -79,7 +79,7 @@ class Sent(NamedTuple):
     """A message, as bytes, that may have to be sent again."""
 
     key: Key
-    frame: bytes
+    frame: wire.Frame
 
 
 class Link:
@@ -117,11 +117,11 @@ class Link:
 
     # Sending
 
-    def post(self, message: Message) -> None:
+    def post(self, message: Message, body: wire.Body) -> None:
         """To be sent, as soon as there is a connection; refused if it was not agreed on."""
         if self._permits is not None:
             self._permits.check(message)
-        key, frame = message.key, wire.encode(message, self._run)
+        key, frame = message.key, wire.frame_of(message, self._run, body)
         with self._lock:
             if self._outbox and key <= self._outbox[-1].key:
                 raise FrameError(f"{key}: a second message to {title(self.peer)} in one move")

@@ -16,6 +16,7 @@ from ..federation.messages import Key
 from ..federation.topology import Party, title
 from .base import Mailbox
 from .link import CHUNK, Beat, Bye, Hello, Link, Part, Stop, pack, unpack
+from .wire import Frame
 
 Note = Callable[..., None]
 
@@ -140,13 +141,15 @@ class Talk:
                 if not (said and link.bye):
                     await asyncio.wait_for(self._news.wait(), max(0.0, due - time.monotonic()))
 
-    async def _frame(self, frame: bytes) -> None:
-        view, left = memoryview(frame), len(frame)
-        for at in range(0, len(frame), CHUNK):
-            piece = view[at : at + CHUNK]
-            left -= len(piece)
-            await self._packet(Part(left, piece))
-        self._link.counts["sent"] += len(frame)
+    async def _frame(self, frame: Frame) -> None:
+        left = sum(map(len, frame))
+        self._link.counts["sent"] += left
+        for part in frame:
+            view = memoryview(part)
+            for at in range(0, len(view), CHUNK):
+                piece = view[at : at + CHUNK]
+                left -= len(piece)
+                await self._packet(Part(left, piece))
 
     async def _packet(self, packet: Any) -> None:
         data = pack(packet)

@@ -1,6 +1,6 @@
 """Messages as bytes: a typed envelope (msgspec) and its tensors (safetensors). Nothing is code.
 
-    magic | length of the envelope | SHA-256 of what follows | envelope | tensors
+    magic | length of the envelope | SHA-256 of (envelope, SHA-256 of tensors) | envelope | tensors
 
 The envelope says of which run and move the message is, from whom to whom, and describes the
 payload: a tree of dicts, tuples, records that are marked as travelling, tensors with shape and
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 import torch
@@ -79,25 +79,46 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Envelope)
 
 
-def encode(message: Message, run: str) -> bytes:
-    """The message as a frame of the run with this fingerprint."""
+class Body(NamedTuple):
+    """A payload as bytes; one for all who are sent the same."""
+
+    node: Node
+    data: bytes
+    digest: bytes
+
+
+class Frame(NamedTuple):
+    """A message as bytes, in two pieces."""
+
+    head: bytes
+    body: bytes
+
+
+def body_of(payload: Any, kind: str) -> Body:
     found: list[Tensor] = []
-    described = _describe(message.payload, found, message.kind)
-    envelope = _encoder.encode(
-        Envelope(
-            run,
-            message.key,
-            message.kind,
-            _words(message.source),
-            _words(message.to),
-            message.receipt,
-            described,
-        )
-    )
-    body = save({str(i): a.detach().cpu().contiguous().clone() for i, a in enumerate(found)})
+    node = _describe(payload, found, kind)
+    data = save({str(i): a.detach().cpu().contiguous().clone() for i, a in enumerate(found)})
+    return Body(node, data, hashlib.sha256(data).digest())
+
+
+def frame_of(message: Message, run: str, body: Body) -> Frame:
+    """The message as a frame of the run with this fingerprint."""
+    source, to = _words(message.source), _words(message.to)
+    told = (run, message.key, message.kind, source, to, message.receipt, body.node)
+    envelope = _encoder.encode(Envelope(*told))
+    head = HEAD.pack(MAGIC, len(envelope), _digest(envelope, body.digest))
+    return Frame(head + envelope, body.data)
+
+
+def encode(message: Message, run: str) -> bytes:
+    """The same in one piece."""
+    return b"".join(frame_of(message, run, body_of(message.payload, message.kind)))
+
+
+def _digest(envelope: bytes | memoryview, body: bytes) -> bytes:
     digest = hashlib.sha256(envelope)
     digest.update(body)
-    return b"".join((HEAD.pack(MAGIC, len(envelope), digest.digest()), envelope, body))
+    return digest.digest()
 
 
 def decode(frame: bytes, run: str, source: Party, to: Party, cap: int = CAP) -> Message:
@@ -113,7 +134,7 @@ def decode(frame: bytes, run: str, source: Party, to: Party, cap: int = CAP) -> 
     if length > min(ENVELOPE_CAP, len(frame) - HEAD.size):
         _refuse(source, "the envelope is longer than the frame, or than any may be")
     rest = memoryview(frame)[HEAD.size :]
-    if hashlib.sha256(rest).digest() != digest:
+    if _digest(rest[:length], hashlib.sha256(rest[length:]).digest()) != digest:
         _refuse(source, "it was changed or cut short on its way")
     try:
         envelope = _decoder.decode(rest[:length])
