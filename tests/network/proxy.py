@@ -31,7 +31,11 @@ class Proxy:
             for key, _ in selector.select(0.05):
                 if key.fileobj is self._listener:
                     near, _ = self._listener.accept()
-                    far = socket.create_connection(("127.0.0.1", self._to))
+                    try:
+                        far = socket.create_connection(("127.0.0.1", self._to))
+                    except OSError:  # whoever was there has left
+                        near.close()
+                        continue
                     self._pairs |= {near: far, far: near}
                     selector.register(near, selectors.EVENT_READ)
                     selector.register(far, selectors.EVENT_READ)

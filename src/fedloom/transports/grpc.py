@@ -63,7 +63,7 @@ class GrpcTransport:
         self._replaced: set[str] = set()  # boots of processes that others took the place of
         self._tasks: list[asyncio.Task[None]] = []
         self._server: Any = None
-        self._opened = False
+        self._opened = self._over = False
         self._last: tuple[Key | None, Any, wire.Body | None] = (None, None, None)
         self.port: int | None = None
         self._loop = _event_loop()
@@ -144,6 +144,7 @@ class GrpcTransport:
             self._is_done(link, time.monotonic() - began) for link in self.links.values()
         ):
             await asyncio.sleep(0.01)
+        self._over = True  # a cancelled wait_for may forget it (before Python 3.12)
         for task in self._tasks:
             task.cancel()
         for talk in [*standing.talks.values()]:
@@ -164,7 +165,7 @@ class GrpcTransport:
 
     async def _keep_dialling(self, peer: Party, address: Address) -> None:
         pause, told, link = 0.05, "", self.links[peer]
-        while True:
+        while not self._over:
             met = link.meetings
             try:
                 await self._dial(peer, address)
@@ -186,8 +187,7 @@ class GrpcTransport:
         async with channel_to(address, own, self._standing.timing) as channel:
             call = channel.stream_stream(METHOD)()
             try:
-                await call.write(pack(link.hello(self._boot)))
-                hello = await self._greeting(call)
+                hello = await self._greeting(call, link.hello(self._boot))
                 await self._talk(link, call, link.greeted(hello), lambda: None)
                 await call.done_writing()
                 await asyncio.wait_for(call.code(), 1.0)
@@ -198,9 +198,13 @@ class GrpcTransport:
             finally:
                 call.cancel()
 
-    async def _greeting(self, stream: Stream) -> Hello:
+    async def _greeting(self, stream: Stream, own: Hello | None = None) -> Hello:
+        """The other's greeting, after one's own if that comes first."""
         try:
-            hello = await asyncio.wait_for(next_packet(stream), self._standing.timing.silence)
+            async with asyncio.timeout(self._standing.timing.silence):
+                if own is not None:
+                    await stream.write(pack(own))
+                hello = await next_packet(stream)
         except TimeoutError:
             raise ConnectionError("no greeting came") from None
         if not isinstance(hello, Hello):
