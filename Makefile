@@ -2,6 +2,8 @@
 #   make demo    sets up, trains on a real data set beside baselines, writes a report
 #   make test    sets up, checks style and types, runs the tests
 #   make docs    builds the documentation
+#   make bench   measures rounds against the floor, into benchmarks/RESULTS.md (some minutes)
+#   make bench-gpu   the same for what needs a GPU
 
 PYTHON ?= python3
 VENV := .venv
@@ -10,7 +12,7 @@ READY := $(VENV)/.ready
 
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: help demo docs test lint types tests slow clean
+.PHONY: help demo docs test lint types tests slow bench bench-gpu clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -52,6 +54,12 @@ tests: $(READY)
 
 slow: $(READY)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow
+
+bench: $(READY)
+	@OMP_WAIT_POLICY=passive $(BIN)/python -m benchmarks --write
+
+bench-gpu: $(READY)
+	@$(BIN)/python -m benchmarks.gpu
 
 clean:
 	rm -rf $(VENV) out build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -79,6 +79,7 @@ def build_run(
         precision=engine.precision,
         device=engine.device,
         chunk=engine.chunk,
+        replay=engine.replay,
         network=file.network,
     )
 
@@ -86,14 +87,14 @@ def build_run(
 def build_schedule(file: RunFile) -> Schedule:
     """Who is there, as far as the file says."""
     engine = file.engine
-    if engine.replay is None:
+    if engine.schedule is None:
         return Everyone() if engine.presence == 1 else Drawn(engine.presence, seed=engine.seed)
     if engine.presence != 1:
-        raise SettingError("engine: replay says who is there; leave out presence")
-    found = Recorded.read(Path(engine.replay))
+        raise SettingError("engine: schedule says who is there; leave out presence")
+    found = Recorded.read(Path(engine.schedule))
     if found.rounds < file.rounds:
         raise SettingError(
-            f"engine: {engine.replay} has {found.rounds} rounds, {file.rounds} are asked for"
+            f"engine: {engine.schedule} has {found.rounds} rounds, {file.rounds} are asked for"
         )
     return found
 

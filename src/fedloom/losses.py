@@ -92,7 +92,9 @@ class CrossEntropy(Loss):
     goal = "classes"
 
     def rows(self, scores: Tensor, labels: Tensor) -> Tensor:
-        return F.cross_entropy(scores, labels, reduction="none")
+        # as F.cross_entropy, by operations that are as fast for many clients at once
+        of = torch.arange(scores.shape[-1], device=scores.device) == labels.unsqueeze(-1)
+        return -torch.where(of, scores.log_softmax(-1), 0.0).sum(-1)
 
     def labels(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
         whole = labels.to(torch.int64)

@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from types import ModuleType
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -209,6 +210,7 @@ def epsilon_of(mu: float, delta: float) -> float:
     return 0.0 if mu == 0 else float(_accounting().get_epsilon_gaussian(1 / mu, delta))
 
 
+@lru_cache(maxsize=64)  # a run asks at every step
 def mu_of(epsilon: float, delta: float) -> float:
     """The largest mu that is (epsilon, delta)-private."""
     return 1 / float(_accounting().get_sigma_gaussian(epsilon, delta))

@@ -21,6 +21,7 @@ from .algorithms.base import Algorithm, Facts
 from .data.federated import Federated, cut_first
 from .data.placement import Placement
 from .engines.party import PartyEngine
+from .engines.replay import CALLS
 from .engines.stacked import StackedEngine
 from .engines.waits import Waits
 from .errors import HaltedWarning, ModelError, SettingError, nearest
@@ -83,7 +84,9 @@ class Run:
     """One training run in this process, on data with test rows or on a placement alone.
 
     `engine`: "stacked" (fast) or "reference" (every party by itself, slow, obviously right).
-    `chunk`: clients run at once by the stacked engine. `network`: links and speeds, for `time`.
+    `chunk`: clients run at once by the stacked engine (None: by their size), `replay`: calls after
+    which it traces local work (0: never); see docs/speed.md. `network`: links and speeds for
+    `time`.
     After an error, `state`, `round` and `time` are those of the last complete round.
     """
 
@@ -99,12 +102,15 @@ class Run:
         precision: Precision = "float32",
         device: str = "cpu",
         chunk: int | None = None,
+        replay: int = CALLS,
         network: Network | None = None,
     ):
         if precision not in ("float32", "float64"):
             raise SettingError(f"precision must be float32 or float64, not {precision!r}")
         if chunk is not None and (not isinstance(chunk, int) or chunk < 1):
             raise SettingError(f"chunk must be a whole number of at least 1, not {chunk!r}")
+        if not isinstance(replay, int) or replay < 0:
+            raise SettingError(f"replay must be a whole number of at least 0, not {replay!r}")
         cut_first(data)
         self.data = data if isinstance(data, Federated) else None
         placement = data.train if isinstance(data, Federated) else data
@@ -114,7 +120,8 @@ class Run:
         self.shapes = task.shapes(placement, getattr(torch, precision))
         algorithm.check(task, placement)
         self._options: dict[str, Any] = {"seed": seed, "device": _device(device)}
-        self._kind, self._chunk = engine, chunk
+        self._kind = engine
+        self._stacked: dict[str, Any] = {"chunk": chunk, "replay": replay}
         self.schedule = schedule or Everyone()
         self.schedule.check(placement.topology.clients)
         self.network = network
@@ -130,7 +137,8 @@ class Run:
     def engine(self, placement: Placement, schedule: Schedule) -> Fabric:
         options = {**self._options, "schedule": schedule}
         if self._kind == "stacked":
-            return StackedEngine(self.task, self.shapes, placement, chunk=self._chunk, **options)
+            options |= self._stacked
+            return StackedEngine(self.task, self.shapes, placement, **options)
         if self._kind == "reference":
             return reference(self.task, self.shapes, placement, **options)
         raise SettingError(f"engine must be stacked or reference, not {self._kind!r}")
@@ -394,8 +402,7 @@ def _maker(source: Any) -> Maker | None:
 
 def _names(value: Any) -> Any:
     """Structure and shapes, whatever the precision."""
-    spec, shapes = tree.signature(tree.map_tensors(lambda a: a.double(), value))
-    return spec, shapes
+    return tree.signature(tree.map_tensors(lambda a: a.double(), value))
 
 
 def _device(name: str) -> torch.device:

@@ -6,7 +6,7 @@ model, a label that is absent) are carried along untouched.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -18,9 +18,75 @@ Tree = Any
 
 def map_tensors(f: Callable[..., Any], first: Tree, *others: Tree) -> Tree:
     """f over corresponding tensors; other leaves are taken from the first tree."""
-    return pytree.tree_map(
-        lambda a, *rest: f(a, *rest) if isinstance(a, Tensor) else a, first, *others
-    )
+    if isinstance(first, Tensor):
+        return f(first, *others)
+    if isinstance(first, dict):
+        if any(first.keys() != other.keys() for other in others):
+            raise ValueError("trees with different keys")
+        return {k: map_tensors(f, a, *(other[k] for other in others)) for k, a in first.items()}
+    if isinstance(first, tuple | list):
+        if any(len(first) != len(other) for other in others):
+            raise ValueError("trees of different lengths")
+        parts = [map_tensors(f, *each) for each in zip(first, *others, strict=True)]
+        return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
+    return first
+
+
+Form = Any  # a tree without its tensors, which can be a key
+
+
+class _Itself:
+    """A leaf that is no tensor and no plain constant: equal to itself alone."""
+
+    def __init__(self, leaf: Any):
+        self.leaf = leaf
+
+    def __hash__(self) -> int:
+        return id(self.leaf)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and self.leaf is other.leaf
+
+
+_HOLE = _Itself(None)
+_PLAIN = (int, float, bool, str, bytes, type(None))
+
+
+def apart(tree: Tree) -> tuple[list[Tensor], Form]:
+    """A tree's tensors, and what else there is to it."""
+    tensors: list[Tensor] = []
+    return tensors, _form(tree, tensors)
+
+
+def _form(tree: Tree, tensors: list[Tensor]) -> Form:
+    if isinstance(tree, Tensor):
+        tensors.append(tree)
+        return _HOLE
+    kind = type(tree)
+    if kind is dict:
+        return (dict, tuple(tree), tuple([_form(a, tensors) for a in tree.values()]))
+    if isinstance(tree, tuple | list):
+        return (kind, None, tuple([_form(a, tensors) for a in tree]))
+    return (kind, tree, None) if kind in _PLAIN else _Itself(tree)
+
+
+def joined(form: Form, tensors: Iterable[Tensor]) -> Tree:
+    """The tree of this form with these tensors."""
+    return _filled(form, iter(tensors))
+
+
+def _filled(form: Form, tensors: Iterator[Tensor]) -> Tree:
+    if form is _HOLE:
+        return next(tensors)
+    if isinstance(form, _Itself):
+        return form.leaf
+    kind, names, parts = form
+    if parts is None:
+        return names
+    inside = [_filled(part, tensors) for part in parts]
+    if kind is dict:
+        return dict(zip(names, inside, strict=True))
+    return kind(*inside) if hasattr(kind, "_fields") else kind(inside)
 
 
 def axes(tree: Tree, axis: int | None) -> Tree:
@@ -33,7 +99,7 @@ def leaves(tree: Tree) -> list[Any]:
 
 
 def tensors(tree: Tree) -> list[Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
+    return apart(tree)[0]
 
 
 def named(tree: Tree) -> dict[str, Tensor]:
@@ -60,7 +126,13 @@ def nbytes(tree: Tree) -> int:
 
 
 def is_finite(tree: Tree) -> bool:
-    return all(bool(torch.isfinite(a).all()) for a in tensors(tree) if a.is_floating_point())
+    """Whether no number is NaN or infinite. A sum of finite numbers is finite, unless it is too
+    large: only then is every number looked at."""
+    real = [a for a in tensors(tree) if a.is_floating_point()]
+    sums = [a.sum(dtype=torch.float64) for a in real]
+    if not sums or bool(torch.isfinite(sums[0] if len(sums) == 1 else torch.stack(sums)).all()):
+        return True
+    return all(bool(torch.isfinite(a).all()) for a in real)
 
 
 def copy(tree: Tree) -> Tree:
@@ -87,11 +159,13 @@ def divided(total: Tree, by: float, like: Tree) -> Tree:
 
 def signature(tree: Tree) -> tuple[Any, ...]:
     """Structure, shapes and dtypes: equal for trees that can be stacked."""
-    leaves, spec = pytree.tree_flatten(tree)
-    shapes = tuple(
-        (tuple(a.shape), a.dtype) if isinstance(a, Tensor) else type(a).__name__ for a in leaves
-    )
-    return (str(spec), shapes)
+    if isinstance(tree, Tensor):
+        return (tuple(tree.shape), tree.dtype)
+    if isinstance(tree, dict):
+        return ("dict", tuple(tree), tuple([signature(a) for a in tree.values()]))
+    if isinstance(tree, tuple | list):
+        return (type(tree).__name__, tuple([signature(a) for a in tree]))
+    return (type(tree).__name__,)
 
 
 def largest_difference(first: Tree, second: Tree) -> float:

@@ -253,7 +253,12 @@ def test_an_order_of_visits_is_written_and_replayed(fedloom, run_file, tmp_path)
     assert fedloom("run", run_file, "--out", first, "--quiet", *short, *late)[0] == 0
     visits = json.loads((first / "schedule.json").read_text())["visits"]
     assert len(visits) == 4
-    replay = ("--set", f"engine.replay={first / 'schedule.json'}", "--set", "engine.name=reference")
+    replay = (
+        "--set",
+        f"engine.schedule={first / 'schedule.json'}",
+        "--set",
+        "engine.name=reference",
+    )
     assert fedloom("run", run_file, "--out", again, "--quiet", *short, *replay)[0] == 0
     assert json.loads((again / "schedule.json").read_text())["visits"] == visits
     losses = [[r["train_loss"] for r in records(folder)] for folder in (first, again)]
@@ -264,6 +269,6 @@ def test_an_order_of_visits_is_written_and_replayed(fedloom, run_file, tmp_path)
     assert code == 2
     assert "has 4 rounds, 5 are asked for" in err
     (tmp_path / "no.json").write_text("[1]")
-    code, _, err = fedloom("check", run_file, "--set", f"engine.replay={tmp_path / 'no.json'}")
+    code, _, err = fedloom("check", run_file, "--set", f"engine.schedule={tmp_path / 'no.json'}")
     assert code == 3
     assert "is no recorded schedule" in err

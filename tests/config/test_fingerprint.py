@@ -62,5 +62,5 @@ def test_what_was_agreed_and_what_is_replayed_count(tmp_path):
     for place, rounds in (("a", 3), ("b", 3), ("c", 4)):
         path = tmp_path / f"{place}.json"
         path.write_text(json.dumps({"rounds": rounds, "dropped": []}))
-        prints.add(printed(RUN, f"engine.replay={path}"))
+        prints.add(printed(RUN, f"engine.schedule={path}"))
     assert len(prints) == 2

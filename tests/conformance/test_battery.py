@@ -18,15 +18,16 @@ REGISTERED = [
     for name in algorithms
     for number, example in enumerate(algorithms[name].examples())
 ]
-# An algorithm's first example takes every check; of its other settings, those here are checked each
-# time and the rest with `make slow`.
-ALWAYS = {"engines_agree", "parties_alone", "ledgers", "resuming"}
+# An algorithm's first example takes every check. Of the others, those here are made each time, and
+# the rest with `make slow`.
+SECOND = {"engines_agree", "parties_alone", "ledgers", "resuming"}
+LATER = {"engines_agree", "ledgers"}
 CASES = [
     pytest.param(
         example,
         check,
         id=f"{name}-{number}-{word}",
-        marks=[] if number == 0 or word in ALWAYS else [pytest.mark.slow],
+        marks=[] if number == 0 or word in (SECOND if number == 1 else LATER) else pytest.mark.slow,
     )
     for name, number, example in THIRD_PARTY + REGISTERED
     for word, check in CHECKS.items()

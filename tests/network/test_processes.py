@@ -78,7 +78,7 @@ def assert_replays(one):
     record = Recorded.merged(Recorded.read(out / "schedule.json") for out in outs)
     replayed = one.folder / "replayed.json"
     replayed.write_text(json.dumps(record.to_json()))
-    file = RunFile.read(one.folder / "run.toml", [f"engine.replay={replayed}"])
+    file = RunFile.read(one.folder / "run.toml", [f"engine.schedule={replayed}"])
     run = build_run(file, build_data(file)).fit(file.rounds)
     assert one.compare(run, 0.0).difference == 0
     ledgers = (Ledger.from_json(json.loads((out / "ledger.json").read_text())) for out in outs)

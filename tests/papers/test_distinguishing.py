@@ -170,7 +170,7 @@ def follow(theta, world, slopes, lr):
 def test_noise_alone_guarantees_nothing():
     """A master that sees embeddings only follows the block under either candidate: the record is
     in the embeddings of all other rows."""
-    rounds, games, lr = 24, 40, 50.0
+    rounds, games, lr = 24, 24, 50.0
     privacy = Privacy("noise-only", clip=CLIP, noise=10.0)
     truth, ratios = np.arange(games) % 2 == 1, []
     pair = candidates(games, 2, far=2)

@@ -190,7 +190,7 @@ def everything(first=None):
     return [example for name in algorithms for example in algorithms[name].examples()[:first]]
 
 
-@pytest.mark.parametrize("algorithm", everything(2), ids=str)
+@pytest.mark.parametrize("algorithm", everything(1), ids=str)
 def test_engines_keep_the_same_time(algorithm):
     found, network = [], UNEVEN_ASH if algorithm.one_silo else UNEVEN
     if algorithm.sample() is not None:  # of other silos

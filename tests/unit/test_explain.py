@@ -147,3 +147,10 @@ def test_drawing(tmp_path, count, algorithm):
 def test_a_name_nobody_knows():
     with pytest.raises(SettingError, match="did you mean 'tdcd'"):
         explain_algorithm("tdcdd")
+
+
+@pytest.mark.parametrize("name", ["tdcd-private-labels", "splitnn", "vafl", "splitnn-async"])
+def test_it_says_that_derivatives_show_labels(name):
+    assert "negative entry of a row IS its label" in " ".join(
+        explain_algorithm(name).text().split()
+    )

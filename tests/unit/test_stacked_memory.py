@@ -13,7 +13,7 @@ torch.set_num_threads(1)
 x = {"a": torch.randn(120, 500)}
 rows = partition(x, torch.zeros(120), {"a": 60})
 task = Task({"a": linear(500, 500)}, "squared", head=linear(500))   # a block of 1 MB
-chunk = None if sys.argv[1] == "all" else int(sys.argv[1])
+chunk = 60 if sys.argv[1] == "all" else int(sys.argv[1])
 run = Run(TDCD(local_steps=2, lr=1e-3, batch=120), task, rows, chunk=chunk)
 
 def peak():  # of this program: getrusage's peak is inherited from whoever started it

@@ -219,12 +219,7 @@ class MinibatchSGD(Algorithm):
         step_size(self.lr)
         choose("minibatch", self.minibatch, ("reused", "fresh"))
         not_negative("l2", self.l2)
-        if self.batch is not None:
-            whole("batch (B)", self.batch)
-            if self.batch > placement.size:
-                raise SettingError(
-                    f"batch (B) is {self.batch}, but there are only {placement.size} common rows"
-                )
+        check_batch(self.batch, placement)
 
     def warm_up(self, part: Part, streams: Streams) -> None:
         theta, batch = part.initial(streams), local.made_up_rows(part)
@@ -265,6 +260,16 @@ def whole(name: str, value: Any) -> None:
     """Refuse what is not a whole number from 1."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise SettingError(f"{name} must be a whole number of at least 1, not {value!r}")
+
+
+def check_batch(batch: int | None, placement: Placement) -> None:
+    """Refuse a minibatch that there are no rows for."""
+    if batch is not None:
+        whole("batch (B)", batch)
+        if batch > placement.size:
+            raise SettingError(
+                f"batch (B) is {batch}, but there are only {placement.size} common rows"
+            )
 
 
 def not_negative(name: str, value: Any) -> None:

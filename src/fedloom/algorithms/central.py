@@ -12,7 +12,6 @@ from typing import Annotated, Any, Self
 
 import torch
 from torch import Tensor
-from torch.func import grad
 
 from .. import tree
 from ..data.placement import Placement
@@ -22,6 +21,7 @@ from ..federation.placed import AtClients, AtHubs, Batch, Rows
 from ..models.task import Part, Task, Theta
 from ..registry import algorithms
 from ..rng import Streams
+from ..slope import grad
 from . import local
 from .base import Bill, Draw, Facts, MinibatchSGD, State, Step, Twin, label_silo, tally
 from .stepsize import InverseSqrt

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import grad
 
 from .. import tree
 from ..federation.placed import Rows
 from ..models.block import Params
 from ..models.task import Part, Theta
 from ..rng import Streams
+from ..slope import grad
 
 NEVER, BEFORE = -2, -1  # turns of rows that never came, and of those that came before training
 BINS = 1024  # of the histogram of delays; the last is open

@@ -273,10 +273,10 @@ class FedBCD(Releasing, TieredSGD):
         frozen: dict[str, Any] = {"updates": "frozen-gradient", "lr": 0.2}
         return [
             cls(local_steps=3, lr=0.2, batch=12, prox=0.5),
+            cls(local_steps=2, batch=12, order="sequential", privacy=SHIELDED, **frozen),
             cls(local_steps=2, lr=0.2, batch=9, order="sequential", weighting="rows", l2=0.05),
             cls(local_steps=2, batch=5, minibatch="fresh", weighting="participants", **frozen),
             cls(local_steps=3, batch=12, order="sequential", labels_at="birch", prox=0.5, **frozen),
-            cls(local_steps=2, batch=12, order="sequential", privacy=SHIELDED, **frozen),
         ]
 
     @classmethod

@@ -33,7 +33,6 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor
-from torch.func import grad
 
 from .. import tree
 from ..data.placement import Placement
@@ -46,6 +45,7 @@ from ..models.task import Part, Task, Theta
 from ..models.views import ViewNet, hidden_widths, multiview, views_of
 from ..registry import algorithms
 from ..rng import Streams
+from ..slope import grad
 from . import local
 from .base import Bill, Draw, Facts, MinibatchSGD, Step, Twin, need_labels, not_negative, tally
 from .hyfem_parts import (

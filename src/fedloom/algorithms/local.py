@@ -11,12 +11,12 @@ from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
-from torch.func import grad, vmap
 
 from .. import tree
 from ..federation.placed import Batch, Rows
 from ..models.task import Part, Theta
 from ..rng import Streams
+from ..slope import by_row, grad
 
 T = TypeVar("T", Rows, Batch)
 PartLoss = Callable[[Theta, Part, Rows, Batch], Tensor]
@@ -56,7 +56,9 @@ def mean_over(mask: Tensor, per_row: Tensor) -> Tensor:
 def descend(theta: Theta, slope: Theta, mask: Tensor, lr: Tensor, l2: float) -> Theta:
     """One step; a client without a row that counts takes none, whatever its slope is."""
     moves = mask.any()
-    return tree.map_tensors(lambda a, g: torch.where(moves, a - lr * (g + l2 * a), a), theta, slope)
+    if l2:
+        slope = tree.map_tensors(lambda g, a: g + l2 * a, slope, theta)
+    return tree.map_tensors(lambda a, g: torch.where(moves, a - lr * g, a), theta, slope)
 
 
 def local_loss(theta: Theta, part: Part, rest: Rows, batch: Batch) -> Tensor:
@@ -110,11 +112,7 @@ def shielded_slope(
         mine, its = (tree.map_tensors(lambda a: a[None], one) for one in (mine, its))
         return grad(loss)(theta, part, mine, its)
 
-    if part.loop_only:
-        lines = [tree.map_tensors(lambda a, i=i: a[i], (given, batch)) for i in range(len(batch.x))]
-        each = tree.map_tensors(lambda *a: torch.stack(a), *(of_row(*line) for line in lines))
-    else:
-        each = vmap(of_row, in_dims=(tree.axes(given, 0), tree.axes(batch, 0)))(given, batch)
+    each = by_row(of_row, given, batch, loop=part.loop_only)
     squares = [a.flatten(1).square().sum(1) for a in tree.tensors(each)]
     norms = torch.stack(squares).sum(0).sqrt()
     keep = torch.where(given.mask, shield.clip / norms.clamp(min=shield.clip), 0.0)

@@ -11,7 +11,7 @@ Readings of VAFL's section 4 and of DP-SGD:
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -34,9 +34,10 @@ SHIELDED = Privacy("trained", 2.0, 0.02, gradient_clip=2.0, gradient_noise=0.02)
 class Releasing(Algorithm):
     """For dataclasses with a setting `privacy`, and `local_steps`."""
 
-    privacy: Privacy | None
-    local_steps: int
-    l2: float
+    if TYPE_CHECKING:  # fields of the dataclasses; annotations here would hide theirs
+        privacy: Privacy | None
+        local_steps: int
+        l2: float
     prox = 0.0  # the weight of |theta - theta_start|^2 / 2
 
     @property

@@ -28,7 +28,6 @@ from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
-from torch.func import grad
 
 from ..data.placement import Placement
 from ..federation.fabric import Fabric
@@ -38,6 +37,7 @@ from ..models.block import Params
 from ..models.task import Part, Task, Theta
 from ..registry import algorithms
 from ..rng import Streams
+from ..slope import grad
 from . import local
 from .base import Bill, Draw, Entry, Facts, State, Step, Twin, label_silo, tally
 from .central import Central, to_all

@@ -21,7 +21,6 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, Self
 
 from torch import Tensor
-from torch.func import grad
 
 from ..data.placement import Placement
 from ..errors import ModelError, SettingError
@@ -33,6 +32,7 @@ from ..models.block import Params
 from ..models.task import Part, Task, Theta, one_head, two_parts
 from ..registry import algorithms
 from ..rng import Streams
+from ..slope import grad
 from . import local
 from .base import Bill, Draw, Facts, Step, Twin, tally
 from .central import Central, Parts, to_all

@@ -152,10 +152,10 @@ class TDCD(Releasing, TieredSGD):
     def examples(cls) -> list[Self]:
         return [
             cls(local_steps=3, lr=0.2, batch=12),
+            cls(local_steps=2, lr=0.2, batch=12, privacy=SHIELDED),
             cls(local_steps=2, lr=0.2, batch=9, minibatch="fresh", weighting="rows", l2=0.05),
             cls(local_steps=2, lr=0.2, batch=5, weighting="participants"),
             cls(local_steps=1, lr=0.2, batch=None, l2=0.1),
-            cls(local_steps=2, lr=0.2, batch=12, privacy=SHIELDED),
         ]
 
     @classmethod

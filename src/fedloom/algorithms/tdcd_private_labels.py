@@ -17,7 +17,6 @@ from typing import Annotated, NamedTuple, Self
 
 import torch
 from torch import Tensor
-from torch.func import grad
 
 from ..data.placement import Placement
 from ..errors import ModelError
@@ -26,6 +25,7 @@ from ..federation.messages import Kind
 from ..federation.placed import AtClients, AtHubs, Batch, Rows
 from ..models.task import Part, Task, Theta
 from ..registry import algorithms
+from ..slope import grad
 from . import local
 from .base import Bill, Draw, Facts, State, Step, Twin, label_silo, tally
 from .tdcd import (
@@ -40,8 +40,17 @@ from .tdcd import (
 
 SCORES = Kind("scores", "joint scores as each silo sees them, to the label holders", "views")
 DERIVATIVE = Kind("derivative", "derivatives of the loss, from the label holders", "views")
-HUB_DERIVATIVE = Kind("hub-derivative", "a silo's derivatives, from the label silo", "joint")
-GRADIENT = Kind("gradient", "the derivatives of a client's own rows", "joint")
+HUB_DERIVATIVE = Kind(
+    "hub-derivative",
+    "a silo's derivatives, from the label silo: without a head the negative entry of a row IS its "
+    "label, with one they can still sort the rows by label",
+    "joint",
+)
+GRADIENT = Kind(
+    "gradient",
+    "the derivatives of a client's own rows, to that client: they show it what they show its hub",
+    "joint",
+)
 
 
 @algorithms.register("tdcd-private-labels")

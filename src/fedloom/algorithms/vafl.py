@@ -80,10 +80,10 @@ class VAFL(Visiting):
     def examples(cls) -> list[Self]:
         return [
             cls(lr=0.3, batch=12),
+            cls(lr=0.3, batch=12, max_delay=2, privacy=SHIELDED),
             cls(lr=0.3, batch=9, group=2, weighting="rows", l2=0.02, prime=False),
             cls(lr=0.3, batch=9, max_delay=2, visits=5, master_lr=0.1),
             cls(lr=InverseTime(1.0, 8.0), batch=None, group=3, labels_at="birch", max_delay=1),
-            cls(lr=0.3, batch=12, max_delay=2, privacy=SHIELDED),
         ]
 
     @classmethod

@@ -21,8 +21,17 @@ if TYPE_CHECKING:
     from .visiting import Visiting
 
 HUB_LABELS = Kind("hub-labels", "the labels of a minibatch, from their silo to the master", "label")
-SLOPE = Kind("slope", "derivatives of the loss by the visitor's embeddings", "embedding")
-OWN_SLOPE = Kind("own-slope", "the derivatives of a client's own rows", "embedding")
+SLOPE = Kind(
+    "slope",
+    "derivatives of the loss by the visitor's embeddings: without a head the negative entry of a "
+    "row IS its label, with one they can still sort the rows by label",
+    "embedding",
+)
+OWN_SLOPE = Kind(
+    "own-slope",
+    "the derivatives of a client's own rows, to that client: they show it what they show its hub",
+    "embedding",
+)
 
 PIECE = 4096  # rows that are primed at a time
 

@@ -36,7 +36,7 @@ from ..privacy import Privacy
 from ..rng import Streams
 from . import desk as table
 from . import local
-from .base import Bill, Facts, Step, choose, label_silo, not_negative, whole
+from .base import Bill, Facts, Step, check_batch, choose, label_silo, not_negative, whole
 from .central import LABELS, SCORES, labels_of, to_all
 from .desk import Desk, Parts
 from .releasing import Releasing
@@ -116,12 +116,7 @@ class Visiting(Releasing):
         not_negative("l2", self.l2)
         if self.visits is not None:
             whole("visits", self.visits)
-        if self.batch is not None:
-            whole("batch (B)", self.batch)
-            if self.batch > placement.size:
-                raise SettingError(
-                    f"batch (B) is {self.batch}, but there are only {placement.size} common rows"
-                )
+        check_batch(self.batch, placement)
         label_silo(self.labels_at, placement)
         if self.master == "server" and not placement.topology.server:
             raise SettingError(
@@ -272,11 +267,12 @@ class Visiting(Releasing):
         return torch.cat([torch.from_numpy(each.sample(common.size, size)) for each in drawn])
 
     def exposure(self, fed: Fabric, round: int) -> tuple[Tensor, Tensor]:
-        """A silo visits at most once a turn, and is called again at most once."""
+        """A silo visits at most once a turn; with a bound on delays, it may be called for the rows
+        of every visit of every other silo, too."""
         common, turns = Common(fed.streams, fed.size, round), range(self.turns(len(fed.silos)))
         visits = [self.ids(common, Visit("", 0, (nth,))) for nth in turns]
         worked = times(torch.cat(visits), fed.size)
-        releases = worked * (1 if self.oldest is None else 2)
+        releases = worked * (1 if self.oldest is None else len(fed.silos))
         primes = self.prime and round == 0
         return releases + int(primes), worked * self.local_steps
 

@@ -71,6 +71,8 @@ def act(chosen: argparse.Namespace) -> None:
     for line in run.algorithm.promises():
         print(line)
     told = ", ".join(f"{common.human_bytes(sent[tier])} {words}" for tier, words in TIERS.items())
+    if file.engine.name == "stacked":
+        print(f"engine: {run.fed}")
     print(f"a round sends at most {told}; {file.rounds} rounds; parts: {', '.join(parts)}")
 
 

@@ -20,7 +20,7 @@ from .runfile import RunFile
 LOCAL: dict[str, tuple[str, ...]] = {
     "data": ("folder", "verify", "salt_file", "show_ids"),
     "partition": ("file",),
-    "engine": ("name", "device", "chunk", "threads", "replay"),
+    "engine": ("name", "device", "chunk", "threads", "replay", "schedule"),
 }
 LEFT_OUT = ("network", "evaluation", "output")  # virtual time, what is looked at, what is written
 
@@ -47,7 +47,7 @@ def fingerprint(file: RunFile, agreed: Mapping[str, Any] | None = None) -> str:
     told = {
         "fedloom": _version(),
         "run": shared(file),
-        "replay": _replayed(file.engine.replay),
+        "schedule": _replayed(file.engine.schedule),
         "agreed": agreed,
     }
     plain = json.dumps(told, sort_keys=True, separators=(",", ":"), ensure_ascii=True)

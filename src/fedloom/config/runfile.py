@@ -32,7 +32,7 @@ SECTIONS = (
     "evaluation",
     "output",
 )
-PATHS = (("data", "folder"), ("data", "salt_file"), ("partition", "file"), ("engine", "replay"))
+PATHS = (("data", "folder"), ("data", "salt_file"), ("partition", "file"), ("engine", "schedule"))
 
 
 @dataclass(frozen=True)
@@ -209,6 +209,7 @@ def _sound(found: Mapping[str, Mapping[str, Any]]) -> None:
         ("evaluation", "rows"): 1,
         ("output", "checkpoint_every"): 1,
         ("engine", "chunk"): 1,
+        ("engine", "replay"): 0,
         ("engine", "threads"): 1,
     }.items():
         value = found[path[0]][path[1]]

@@ -47,11 +47,14 @@ class Engine:
         "float32"
     )
     device: Annotated[str, "`cpu`, `cuda`, `cuda:0`, ..."] = "cpu"
-    chunk: Annotated[int | None, "clients run at once; none: all of a silo"] = None
+    chunk: Annotated[int | None, "clients run at once; none: by their size"] = None
+    replay: Annotated[
+        int, "calls (of 20 ms in the mean) after which local work is traced; 0: never"
+    ] = 150
     presence: Annotated[float, "the share of clients present in a round, drawn anew each round"] = (
         1.0
     )
-    replay: Annotated[
+    schedule: Annotated[
         str | None,
         "schedule.json of another run: who is there, and who visits a master when, as then",
     ] = None

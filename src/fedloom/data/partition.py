@@ -7,15 +7,17 @@ and the first of another, and silos may have different numbers of clients.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import SettingError, nearest
+from ..errors import DataError, SettingError, nearest
+from ..federation.topology import Topology
 from ..rng import Ints, Streams
-from .placement import Placement, Shard
+from .placement import Ids, Placement, Shard
 
 
 def contiguous(columns: int, silos: int) -> list[range]:
@@ -71,13 +73,37 @@ def partition(
     holders = set(x if labelled is None else labelled)
     for silo in sorted(holders - set(x)):
         raise SettingError(f"labels_at: {silo!r}{nearest(silo, x)}")
-    shards: dict[str, dict[str, Shard]] = {}
-    for silo, rows in x.items():
+    blocks = {}
+    for silo in x:
         stream = Streams(seed).common("partition", "" if mirrored else silo)
-        blocks = cut_rows(size, clients[silo], stream.permutation(size))
-        shards[silo] = {}
-        for name, mine in enumerate(blocks):
-            pick = torch.from_numpy(mine)
-            labels = y[pick] if y is not None and silo in holders else None
-            shards[silo][str(name)] = Shard(names[mine], rows[pick], labels)
-    return Placement.of(shards)
+        blocks[silo] = cut_rows(size, clients[silo], stream.permutation(size))
+    held = {silo: y if silo in holders else None for silo in x}
+    try:
+        return _placed(names, x, held, blocks)
+    except DataError:  # said better of the client that holds the rows
+        shards: dict[str, dict[str, Shard]] = {silo: {} for silo in x}
+        for silo, rows in x.items():
+            for name, mine in enumerate(blocks[silo]):
+                pick, labels = torch.from_numpy(mine), held[silo]
+                own = None if labels is None else labels[pick]
+                shards[silo][str(name)] = Shard(names[mine], rows[pick], own)
+        return Placement.of(shards)
+
+
+def _placed(
+    names: Ids,
+    x: Mapping[str, Tensor],
+    y: Mapping[str, Tensor | None],
+    blocks: Mapping[str, Sequence[Ints]],
+) -> Placement:
+    """Whole silos, checked and joined as if each were one client's, then given to their clients:
+    the work does not grow with their number."""
+    whole = Placement.of({silo: {"0": Shard(names, rows, y[silo])} for silo, rows in x.items()})
+    by_id = np.argsort(names, kind="stable")
+    owner = {}
+    for silo, cut in blocks.items():
+        mine = np.empty(len(names), dtype=np.int64)
+        mine[np.concatenate(cut)] = np.repeat(np.arange(len(cut)), [len(rows) for rows in cut])
+        owner[silo] = torch.from_numpy(mine[by_id])
+    clients = {silo: tuple(map(str, range(len(cut)))) for silo, cut in blocks.items()}
+    return replace(whole, topology=Topology(clients), owner=owner)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import wraps
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +25,9 @@ from ..federation.placed import AtClients, Batch, Noise, RowMap, Rows
 from ..federation.releases import among_padding
 from ..federation.schedule import Bools
 from ..rng import Ints
+from .replay import Player
 
+KEPT = 2**22  # bytes of a chunk's rows that are not worth taking twice
 Call = Callable[[Local, str, Sequence[Any]], Any]
 
 
@@ -39,6 +42,10 @@ class Value(NamedTuple):
         if not self.stacked:
             return [self.tree] * count
         return [tree.map_tensors(lambda a, i=i: a[i], self.tree) for i in range(count)]
+
+    def numbers(self, count: int) -> Tensor:
+        """One number a client, [c]."""
+        return self.tree if self.stacked else self.tree.expand(count)
 
     def sum(self, weights: Tensor | None, count: int) -> Any:
         """Weighted sum over the clients, in double precision."""
@@ -71,6 +78,10 @@ class Lazy(AtClients):
     def shapes(self, silo: str) -> Ints | None:
         """For each client a number that differs where shapes do: clients of different shapes
         cannot share a chunk. None where all are alike."""
+        return None
+
+    def widths(self, silo: str) -> Ints | None:
+        """How many rows each client's value has; None where it has none."""
         return None
 
     def value(self, chunk: Chunk) -> Value:
@@ -143,11 +154,19 @@ def together(shapes: Sequence[Ints | None]) -> Ints | None:
     return np.unique(np.stack(known), axis=1, return_inverse=True)[1].reshape(-1)
 
 
+def widest(widths: Sequence[Ints | None]) -> Ints | None:
+    """The largest number of rows of each client."""
+    known = [mine for mine in widths if mine is not None]
+    return np.maximum.reduce(known) if known else None
+
+
 class Mapped(Lazy):
     """Local work on lazy values. What depends on no client is computed once for all."""
 
-    def __init__(self, call: Call, f: Local, values: Sequence[Lazy], silos: Sequence[str]):
-        self._call, self._f, self._values = call, giving_tensors(f), values
+    def __init__(
+        self, call: Call, play: Player, f: Local, values: Sequence[Lazy], silos: Sequence[str]
+    ):
+        self._call, self._play, self._f, self._values = call, play, f, values
         self.has = {
             silo: np.logical_and.reduce([value.has[silo] for value in values]) for silo in silos
         }
@@ -155,18 +174,38 @@ class Mapped(Lazy):
     def shapes(self, silo: str) -> Ints | None:
         return together([value.shapes(silo) for value in self._values])
 
+    def widths(self, silo: str) -> Ints | None:
+        return widest([value.widths(silo) for value in self._values])
+
     def _compute(self, chunk: Chunk) -> Value:
         args = [value.value(chunk) for value in self._values]
         trees = [arg.tree for arg in args]
         where = f"clients of {chunk.silo}"
-        if not any(arg.stacked for arg in args):
-            return Value(self._call(self._f, where, trees), False)
+        stacked = tuple(arg.stacked for arg in args)
+        if not any(stacked):
+            return Value(self._call(giving_tensors(self._f), where, trees), False)
         count = len(chunk.places)
-        if count > 1 and not any(getattr(arg, "loop_only", False) for arg in trees):
-            dims = tuple(tree.axes(arg.tree, 0 if arg.stacked else None) for arg in args)
-            return Value(self._call(vmap(self._f, in_dims=dims), where, trees), True)
+        loop = any(getattr(arg, "loop_only", False) for arg in trees)
+        if count > 1 and not loop:
+            return Value(self._call(self._together(stacked), where, trees), True)
         each = zip(*(arg.each(count) for arg in args), strict=True)
-        return Value(_stack([self._call(self._f, where, mine) for mine in each]), True)
+        alone = giving_tensors(self._f) if loop else self._alone()
+        return Value(_stack([self._call(alone, where, mine) for mine in each]), True)
+
+    def _together(self, stacked: tuple[bool, ...]) -> Local:
+        """f for all clients of a chunk at once."""
+        f = giving_tensors(self._f)
+
+        def mapped(*trees: Any) -> Any:
+            along = (0 if axis else None for axis in stacked)
+            return vmap(f, in_dims=tuple(map(tree.axes, trees, along)))(*trees)
+
+        return wraps(f)(lambda *trees: self._play((self._f, stacked), mapped, trees))
+
+    def _alone(self) -> Local:
+        """f for one client by itself."""
+        f = giving_tensors(self._f)
+        return wraps(f)(lambda *trees: self._play((self._f, None), f, trees))
 
 
 class Segments(RowMap):
@@ -187,6 +226,7 @@ class Segments(RowMap):
         self.ids = ids.flatten().to(device)
         self._lead = tuple(ids.shape[:-1])
         self._padding, self._device = padding, device
+        self._known: dict[tuple[str, bytes], tuple[Tensor, Tensor]] = {}
         steps = ids.shape[0] if self._lead else 1
         step = np.repeat(np.arange(steps), ids.shape[-1])
         rows = ids.flatten().numpy()
@@ -204,7 +244,18 @@ class Segments(RowMap):
         """How many rows each client has here."""
         return self._counts[silo].sum(1)
 
+    def widths(self, silo: str) -> Ints:
+        """How many rows each client has in one step, at most."""
+        return self._counts[silo].max(1)
+
     def positions(self, chunk: Chunk) -> tuple[Tensor, Tensor]:
+        """As computed before for these clients, or now."""
+        key = (chunk.silo, chunk.places.tobytes())
+        if key not in self._known:
+            self._known[key] = self._positions(chunk)
+        return self._known[key]
+
+    def _positions(self, chunk: Chunk) -> tuple[Tensor, Tensor]:
         """[c, b] or [c, Q, b] positions, and which of them are real. There is at least one column;
         padding points at a real row, never at zeros, whose gradients may not be finite."""
         counts = self._counts[chunk.silo][chunk.places][..., None]
@@ -243,11 +294,21 @@ class Taken(Lazy):
         has: Mapping[str, Bools],
     ):
         self._x, self._y, self._where, self.has = x, y, where, has
+        self._kept: dict[tuple[str, bytes], Value] = {}
+
+    def widths(self, silo: str) -> Ints:
+        return self._where.widths(silo)
 
     def _compute(self, chunk: Chunk) -> Value:
+        key = (chunk.silo, chunk.places.tobytes())
+        if key in self._kept:  # a round takes the rows of its minibatch more than once
+            return self._kept[key]
         slots, mask = self._where.positions(chunk)
         rows, y = self._where.ids[slots], self._y[chunk.silo]
-        return Value(Batch(self._x[chunk.silo][rows], None if y is None else y[rows], mask), True)
+        batch = Batch(_rows(self._x[chunk.silo], rows), None if y is None else _rows(y, rows), mask)
+        if tree.nbytes(batch) < KEPT:
+            self._kept[key] = Value(batch, True)
+        return Value(batch, True)
 
 
 class RowNoise(Lazy):
@@ -285,7 +346,15 @@ class Scattered(Lazy):
     def __init__(self, rows: Mapping[str, Rows], where: Segments, has: Mapping[str, Bools]):
         self._rows, self._where, self.has = rows, where, has
 
+    def widths(self, silo: str) -> Ints:
+        return self._where.widths(silo)
+
     def _compute(self, chunk: Chunk) -> Value:
         slots, mask = self._where.positions(chunk)
         value, counts = self._rows[chunk.silo]
-        return Value(Rows(value[slots], counts[slots] & mask), True)
+        return Value(Rows(_rows(value, slots), _rows(counts, slots) & mask), True)
+
+
+def _rows(values: Tensor, at: Tensor) -> Tensor:
+    """values[at], several times faster."""
+    return values.index_select(0, at.flatten()).unflatten(0, at.shape)

@@ -2,13 +2,12 @@
 
 A verb that goes up forces lazy client values chunk by chunk over the clients that answer, and adds
 up as it goes: local work and the mean are one pass, and the copies of N x K models are never
-resident. chunk = 1 is a loop over clients, chunk = None runs all of a silo at once.
+resident. chunk = 1 is a loop over clients; how many run at once without it, chunks.py says.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from .. import tree
 from ..data.placement import Placement
 from ..errors import PlacementError, ProtocolError
 from ..federation.fabric import Fabric
-from ..federation.local import Local, argument, check_local, misplaced, name_of
+from ..federation.local import Local, argument, check_local, misplaced, name_of, of_nothing
 from ..federation.messages import Key, Kind
 from ..federation.placed import (
     AtClients,
@@ -36,6 +35,7 @@ from ..federation.schedule import Bools, Moment, Schedule
 from ..federation.topology import Client, title
 from ..models.task import Shapes, Task
 from ..rng import Ints
+from .chunks import Cost
 from .clientaxis import (
     Chunk,
     Lazy,
@@ -49,11 +49,15 @@ from .clientaxis import (
     Taken,
     stacked_by_shape,
     together,
+    widest,
 )
+from .replay import CALLS, Player
+from .threads import ahead
 
 
 class StackedEngine(Fabric):
-    """`chunk`: how many clients run at once (None: all of a silo)."""
+    """`chunk`: how many clients run at once (None: by their size). `replay`: after how many calls
+    local work is traced (0: never)."""
 
     def __init__(
         self,
@@ -65,6 +69,7 @@ class StackedEngine(Fabric):
         schedule: Schedule,
         chunk: int | None = None,
         padding: int = 0,
+        replay: int = CALLS,
         device: torch.device | str = "cpu",
     ):
         topology = placement.topology
@@ -79,7 +84,9 @@ class StackedEngine(Fabric):
             schedule=schedule,
             device=torch.device(device),
         )
-        self._chunk, self._padding = chunk, padding
+        self._padding = padding
+        self._cost = {silo: Cost.of(part, chunk) for silo, part in self.part.values.items()}
+        self._player = Player(replay)
         self._names = topology.clients
         self._count = {silo: len(names) for silo, names in topology.clients.items()}
         self._all = {silo: np.ones(count, dtype=bool) for silo, count in self._count.items()}
@@ -94,11 +101,18 @@ class StackedEngine(Fabric):
             for silo, y in placement.y.items()
         }
         self._desk: dict[tuple[Key, str, str], Any] = {}
+        self._checked: dict[tuple[Kind, str], Any] = {}  # the last of a kind from each
+
+    def __str__(self) -> str:
+        """How clients are computed."""
+        each = "; ".join(f"{silo}: {cost}" for silo, cost in self._cost.items())
+        return f"stacked; clients at once: {each}"
 
     # Time
 
     def begin(self, round: int) -> None:
         super().begin(round)
+        self._checked.clear()
         for silo in self.silos:
             self._roster[silo] = self._all[silo]
             self._shrink(silo, Moment(round), self._all[silo])
@@ -182,8 +196,8 @@ class StackedEngine(Fabric):
     def _at_clients(self, f: Local, values: Sequence[Placed]) -> AtClients[Any]:
         check_local(f)
         args = [self._lazy(value, name_of(f)) for value in values or [self.known(None)]]
-        f = f if values else _of_nothing(f)
-        return Mapped(self._call, f, args, self.scope)
+        f = f if values else of_nothing(f)
+        return Mapped(self._call, self._player, f, args, self.scope)
 
     def hold(self, value: AtClients[Any]) -> AtClients[Any]:
         lazy = self._lazy(value, "hold")
@@ -296,13 +310,13 @@ class StackedEngine(Fabric):
             has = lazy.has[silo] if weights is None else lazy.has[silo] & weights.has[silo]
             there = self._shrink(silo, moment, has)
             total, parts = self._sum(kind, silo, there, lazy, weights, before)
-            if total is not None and not tree.is_finite(total):
+            found = tree.divided(total, parts, before) if parts > 0 else total
+            if not tree.is_finite(found):
                 for chunk in self._one_by_one(silo, there):
                     self._check_finite(kind, self._client(chunk), lazy.value(chunk).tree)
-                self._check_finite(kind, silo, total)
+                self._check_finite(kind, silo, found)
             if parts > 0:
-                means[silo] = tree.divided(total, parts, before)
-                self._check_finite(kind, silo, means[silo])
+                means[silo] = found
             each = tree.nbytes(before) + (0 if weights is None else self.dtype.itemsize)
             self._book("up", kind, silo, there, each)
         return AtHubs(means, self.scope)
@@ -317,7 +331,7 @@ class StackedEngine(Fabric):
             value = lazy.value(chunk)
             first = value.each(1)[0]
             if weights is not None:
-                w = torch.stack(self._each(weights, chunk)).to(self.dtype).double()
+                w = weights.value(chunk).numbers(count).to(self.dtype).double()
             at = 0 if w is None else int(w.argmin())
             lowest = 1.0 if w is None else float(w[at])
             self._check_mean(kind, self._client(chunk, at), first, lowest, like)
@@ -358,22 +372,38 @@ class StackedEngine(Fabric):
     def _receive(self, key: Key, kind: Kind, source: str, to: str) -> Any:
         return self._desk.pop((key, source, to))
 
+    def _incoming(self, key: Key, kind: Kind, source: str, to: str, rows_of: str) -> Any:
+        """What everyone is sent alike is checked once."""
+        payload = self._desk[key, source, to]
+        if payload is not None and self._checked.get((kind, source)) is payload:
+            return self._receive(key, kind, source, to)
+        self._checked[kind, source] = payload
+        return super()._incoming(key, kind, source, to, rows_of)
+
     def _told(self, at: str, value: AtHubs[Any]) -> Any:
         return value.get(at, "told")
 
     # Chunks
 
     def _chunks(self, silo: str, there: Bools, *lazy: Lazy | None) -> Iterator[Chunk]:
-        """The clients, at most `chunk` at a time, never two of different shapes together."""
-        places = np.flatnonzero(there)
-        shapes = together([value.shapes(silo) for value in lazy if value is not None])
+        """The clients in chunks, never two of different shapes together. What is heavy to compute
+        is computed ahead, by as many threads as torch has."""
+        values = [value for value in lazy if value is not None]
+        places, cost = np.flatnonzero(there), self._cost[silo]
+        shapes = together([value.shapes(silo) for value in values])
+        widths = widest([value.widths(silo) for value in values])
         groups = [places]
         if shapes is not None:
             groups = [places[shapes[places] == kind] for kind in np.unique(shapes[places])]
-        for group in groups:
-            step = self._chunk or max(1, len(group))
-            for start in range(0, len(group), step):
-                yield Chunk(silo, group[start : start + step])
+        cuts = [
+            cut
+            for group in groups
+            for cut in cost.cut(group, None if widths is None else widths[group])
+        ]
+        chunks = (Chunk(silo, cut) for cut in cuts)
+        if len(cuts) > 1 and self.device.type == "cpu" and cost.heavy(cuts[0], widths):
+            return ahead(chunks, lambda chunk: [value.value(chunk) for value in values])
+        return chunks
 
     def _one_by_one(self, silo: str, there: Bools) -> Iterator[Chunk]:
         return (Chunk(silo, np.array([place])) for place in np.flatnonzero(there))
@@ -392,13 +422,3 @@ class StackedEngine(Fabric):
             for place, mine in zip(chunk.places, self._each(lazy, chunk), strict=True)
         }
         return dict(sorted(forced.items()))
-
-
-def _of_nothing(f: Local) -> Local:
-    """A function without arguments as one that ignores its argument."""
-
-    @wraps(f)
-    def ignoring(_: None) -> Any:
-        return f()
-
-    return ignoring

@@ -59,6 +59,16 @@ def giving_tensors(f: Local) -> Local:
     return checked
 
 
+def of_nothing(f: Local) -> Local:
+    """A function without arguments as one that ignores its argument."""
+
+    @wraps(f)
+    def ignoring(_: None) -> Any:
+        return f()
+
+    return ignoring
+
+
 def argument(value: Any, party: Party, user: str) -> Any:
     """A placed value as a local function at a party is given it."""
     if isinstance(value, Known):

@@ -33,6 +33,8 @@ class Block:
         # fails in double precision and is slower than a loop in single.
         recurrent = (nn.RNNBase, nn.RNNCellBase)
         self.loop_only = any(isinstance(layer, recurrent) for layer in self.module.modules())
+        self._home = threading.get_ident()
+        self._others: dict[int, nn.Module] = {}
 
     @property
     def origin(self) -> Hashable:
@@ -54,14 +56,24 @@ class Block:
         """The same block with its buffers there."""
         moved = copy.copy(self)
         moved.module = copy.deepcopy(self.module).to(dtype=dtype, device=device)
+        moved._home, moved._others = threading.get_ident(), {}
         return moved
+
+    def _mine(self) -> nn.Module:
+        """The module, or this thread's copy of it: while it is called, it holds the parameters."""
+        thread = threading.get_ident()
+        if thread == self._home:
+            return self.module
+        if thread not in self._others:
+            self._others[thread] = copy.deepcopy(self.module)
+        return self._others[thread]
 
     def __call__(self, params: Params, x: Tensor, *more: Any) -> Tensor:
         """h of every row; `more`: what else a module's forward takes, as constants."""
         if self.loop_only and x.is_cuda:  # cuDNN wants pointers that torch.func's tensors lack
             with torch.backends.cudnn.flags(enabled=False):
-                return functional_call(self.module, params, (x, *more))
-        return functional_call(self.module, params, (x, *more))
+                return _as_given(functional_call(self._mine(), params, (x, *more)), params)
+        return _as_given(functional_call(self._mine(), params, (x, *more)), params)
 
     def with_params(self, params: Params) -> nn.Module:
         """A module of its own that holds these parameters (Remark 1: a hub exports its block)."""
@@ -71,6 +83,13 @@ class Block:
                 if name in params:
                     value.copy_(params[name])
         return module
+
+
+def _as_given(result: Tensor, params: Params) -> Tensor:
+    """In the precision of the parameters, also under torch.autocast."""
+    for value in params.values():
+        return result.to(value.dtype)
+    return result
 
 
 _drawing = threading.Lock()  # modules draw their weights from torch's one global generator

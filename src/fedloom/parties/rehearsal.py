@@ -79,7 +79,7 @@ class Rehearsal:
         run.fit(file.rounds)
         if run.algorithm.asynchronous:  # who visited when is not for the parties to draw anew
             write_json(self.folder / "schedule.json", run.record.to_json())
-            file = file.replaced("engine", replay=str(self.folder / "schedule.json"))
+            file = file.replaced("engine", schedule=str(self.folder / "schedule.json"))
         write_text(self.folder / "run.toml", file.to_toml())
         agreement = Agreement.of(run)
         agreement.write(self.folder / "agreement.json")

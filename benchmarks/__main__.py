@@ -1,0 +1,64 @@
+"""`python -m benchmarks`: all CPU measurements, into benchmarks/RESULTS.md."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+
+from . import others, rounds, timing
+from .timing import commit, machine
+
+RESULTS = Path(__file__).parent / "RESULTS.md"
+SECTIONS = {
+    "rounds": ("A round against the floor", lambda a: rounds.table(a.seconds, a.compile, a.steps)),
+    "one-step": ("One local step a round", lambda a: rounds.one_step(a.seconds, a.compile)),
+    "clients": ("More clients, the same rows", lambda a: rounds.clients(a.seconds)),
+    "others": ("Overhead, memory, visits, set-up", lambda a: _others(a.seconds)),
+}
+
+
+def _others(seconds: float) -> list[str]:
+    return [
+        "| what | measured | wanted |",
+        "|---|---|---|",
+        *others.overhead(seconds),
+        *others.visits(seconds),
+        *others.memory(),
+        *others.setting_up(),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="*", choices=SECTIONS, help="only these sections")
+    parser.add_argument("--seconds", type=float, default=8, help="for each measurement")
+    parser.add_argument("--steps", type=int, default=10, help="Q of the first table")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--write", action="store_true", help="write benchmarks/RESULTS.md")
+    parser.add_argument("--cpu-time", action="store_true", help="of one thread; for busy machines")
+    given = parser.parse_args()
+    timing.CPU_TIME = given.cpu_time
+    torch.set_num_threads(1 if given.cpu_time else given.threads)
+    told = [
+        "# Measured",
+        "",
+        "Everything of a line is measured side by side in one process, in turn; the best of each "
+        "counts. The floor is one forward and Q forward-backward-update steps of the same rows "
+        "through one shared model per silo in plain PyTorch, the better of eager and compiled.",
+        "",
+        f"`make bench`: {machine()}; commit {commit()}.",
+    ]
+    for name, (title, section) in SECTIONS.items():
+        if given.only is None or name in given.only:
+            print(f"== {title}", flush=True)
+            told += ["", f"## {title}", "", *section(given)]
+    if given.write:
+        RESULTS.write_text("\n".join(told) + "\n")
+        print(f"written to {RESULTS.name}")
+
+
+if __name__ == "__main__":
+    main()

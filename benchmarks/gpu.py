@@ -1,0 +1,81 @@
+"""`python -m benchmarks.gpu`: the rows of the table that are for a GPU, in a few minutes.
+
+The floor is compiled and, for bf16, under autocast; FedLoom runs as its settings say. Prints the
+lines, and writes them to the file that is given.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+
+from .cases import ON_GPU, Case
+from .rivals import Rivals, rounds_of
+from .timing import commit, machine, side_by_side, told
+
+HEADER = [
+    "| case | precision | floor | loop over copies | FedLoom | of the floor | wanted | x the loop "
+    "| wanted | FedLoom's memory |",
+    "|---|---|---|---|---|---|---|---|---|---|",
+]
+
+
+def measure(case: Case, precision: str, seconds: float) -> str:
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    torch.backends.cudnn.benchmark = True
+
+    def precise() -> torch.autocast:
+        return torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16")
+
+    run = case.run()
+    rivals = Rivals(case, run, precise)
+    best = side_by_side({"eager": rivals.floor()}, seconds, least=2)
+    try:
+        best |= side_by_side({"compiled": rivals.floor(compiled=True)}, seconds, least=2)
+    except Exception as problem:
+        print(f"  torch.compile is not available: {type(problem).__name__}: {problem}")
+    floor = min(best.values())
+    which = min(best, key=lambda name: best[name])
+    loop = side_by_side({"loop": rivals.loop(silos=1)}, 0, least=1)["loop"] * case.silos
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    with precise():
+        mine = side_by_side({"fedloom": rounds_of(run)}, seconds, least=2)["fedloom"]
+    memory = (torch.cuda.max_memory_allocated() - before) / 2**30
+    return (
+        f"| {case.name}, N {case.silos} K {case.clients} B {case.batch} Q {case.steps} "
+        f"| {precision} | {told(floor)} ({which}) | {told(loop)} | {told(mine)} "
+        f"| **{mine / floor:.2f}** | <= {case.wanted} | **{loop / mine:.1f}** "
+        f"| >= {case.wanted_loop} | {memory:.1f} GiB |"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=5, help="for each measurement")
+    parser.add_argument("--steps", type=int, default=10, help="Q")
+    parser.add_argument("--out", type=Path, help="write the lines to this file")
+    given = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("no GPU here")
+    lines = [f"`make bench-gpu`: {machine()}; commit {commit()}.", "", *HEADER]
+    for case in ON_GPU:
+        for precision in ("tf32", "bf16"):
+            torch._dynamo.reset()
+            try:
+                mine = case.with_(device="cuda", steps=given.steps)
+                lines.append(measure(mine, precision, given.seconds))
+            except Exception as problem:
+                first = str(problem).splitlines()[0]
+                lines.append(f"| {case.name} | {precision} | {type(problem).__name__}: {first} |")
+            torch.cuda.empty_cache()
+            print(lines[-1], flush=True)
+            if given.out:
+                given.out.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""Overhead, memory, visits a second, set-up."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from fedloom import Run, Task, linear, partition
+from fedloom.registry import algorithms
+
+from .cases import TINY
+from .rivals import by_hand, rounds_of
+from .timing import side_by_side
+
+ROOT = Path(__file__).parent.parent
+MEMORY = """
+import re, sys
+def peak():
+    return int(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read()).group(1)) / 2**20
+import torch, fedloom
+torch.set_num_threads(2)
+torch.nn.functional.conv2d(torch.ones(1, 1, 9, 9), torch.ones(1, 1, 3, 3))
+from benchmarks.cases import RESNET
+before = peak()
+case = RESNET.with_(batch=100, rows=2000, steps=2)
+run = case.run()
+run.fit(1)
+print(peak() - before)
+"""
+IMPORT = "import time; t = time.perf_counter(); import {}; print(time.perf_counter() - t)"
+DEMO = """
+import time; began = time.perf_counter()
+from pathlib import Path
+from fedloom.build import build_data, build_parts
+from fedloom.config.runfile import RunFile
+file = RunFile.read(Path("examples/diabetes.toml"))
+run = next(iter(build_parts(file, build_data(file)).values()))
+run.look()
+print(time.perf_counter() - began)
+"""
+
+
+def _said(script: str, tries: int = 3) -> float:
+    """The least number a short script prints."""
+    found = []
+    for _ in range(tries):
+        ran = subprocess.run(
+            [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        found.append(float(ran.stdout.split()[-1]))
+    return min(found)
+
+
+def overhead(seconds: float) -> list[str]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    run = TINY.run()
+    best = side_by_side({"hand": by_hand(TINY, run), "fedloom": rounds_of(run)}, seconds)
+    share = best["hand"] / best["fedloom"]
+    torch.set_num_threads(threads)
+    lines = [
+        f"| tiny ridge, rounds a second of a hand-written loop ({1 / best['hand']:.0f}/s) "
+        f"| {1 / best['fedloom']:.0f}/s, **{share:.2f}** | >= 0.5 |"
+    ]
+    print(lines[-1], flush=True)
+    for case, rounds in ((TINY, 200), (TINY.with_(batch=1000, rows=20_000, clients=50), 100)):
+        lines.append(_looking(case, rounds))
+        print(lines[-1], flush=True)
+    return lines
+
+
+def _looking(case: object, rounds: int) -> str:
+    """Evaluation, records and progress at the default interval (about 20 looks in a run)."""
+    best = {"plain": float("inf"), "looking": float("inf")}
+    placement = case.placement()
+    for _ in range(3):
+        for name, every in (("plain", None), ("looking", rounds // 20)):
+            run = case.run(placement)
+            run.fit(20)  # traced by now
+            began = time.process_time()
+            run.fit(20 + rounds, every=every, progress=name == "looking")
+            best[name] = min(best[name], time.process_time() - began)
+    more = 100 * (best["looking"] / best["plain"] - 1)
+    return (
+        f"| evaluation, records and progress, {case.name} K {case.clients} of {case.rows} rows, "
+        f"{rounds} rounds | {more:.0f} % | <= 10 % |"
+    )
+
+
+def visits(seconds: float) -> list[str]:
+    """VAFL, logistic regression on data of the size of MNIST, 7 silos, one core."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(60_000, 784, generator=draw)
+    y = torch.randint(10, (60_000,), generator=draw)
+    silos = {f"silo{j}": x[:, 112 * j : 112 * (j + 1)] for j in range(7)}
+    rows = partition(silos, y, dict.fromkeys(silos, 1))
+    task = Task({silo: linear(112, 10) for silo in silos}, "cross-entropy")
+    lines = []
+    for batch in (1, 100):
+        rule = algorithms["vafl"](lr=0.01, batch=batch, visits=70)
+        best = side_by_side({"fedloom": rounds_of(Run(rule, task, rows))}, seconds / 2)
+        lines.append(f"| VAFL visits a second, B {batch} | {70 / best['fedloom']:.0f} | >= 3000 |")
+        print(lines[-1], flush=True)
+    torch.set_num_threads(threads)
+    return lines
+
+
+def memory() -> list[str]:
+    lines = [
+        f"| memory of ResNet18 N 2 K 50 above the interpreter | {_said(MEMORY, 1):.2f} GiB "
+        "| <= 2 GiB |"
+    ]
+    print(lines[-1], flush=True)
+    return lines
+
+
+def setting_up() -> list[str]:
+    more = _said(IMPORT.format("torch, fedloom")) - _said(IMPORT.format("torch"))
+    lines = [
+        f"| `import fedloom` beyond torch's import | {more:.2f} s | <= 1 s |",
+        f"| the demo's first round starts after | {_said(DEMO, 2):.1f} s | <= 5 s |",
+    ]
+    print("\n".join(lines), flush=True)
+    return lines

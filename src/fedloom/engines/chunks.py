@@ -1,0 +1,98 @@
+"""Which clients are computed together.
+
+Many at once save overhead, until what they hold no longer fits where it is fast to reach; and a
+client with few rows is padded to the one with most. So clients are sorted by their rows and cut
+into chunks: each holds no more than a budget of bytes, and ends where going on would pad more than
+another chunk costs. The rule knows sizes only, no clocks: the same run makes the same cuts again,
+which its last digits depend on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .. import tree
+from ..models.task import Part
+from ..rng import Ints
+
+BUDGET = 16 * 2**20  # bytes of a chunk: about what a core has of the last cache
+SPARE = 512 * 2**10  # bytes of padding that are worth another chunk
+HEAVY = 256 * 2**10  # bytes of rows in a chunk from which it is worth a thread of its own
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What computing a silo's clients takes. `weights`: bytes of one client's model, `row`: bytes
+    kept of one row until its derivative is taken, `most`: clients at once (None: by the budget)."""
+
+    weights: int
+    row: int
+    budget: int
+    most: int | None
+    spare: int = SPARE
+
+    @staticmethod
+    def of(part: Part, most: int | None) -> Cost:
+        budget = BUDGET
+        if part.device.type == "cuda":
+            # seen on an H200: vmap of a ResNet keeps four times what a plain pass does
+            budget = torch.cuda.get_device_properties(part.device).total_memory // 16
+        elif part.loop_only and most is None:
+            most = 1  # they run one by one: results are passed on as they come
+        params = {**part.block.initial(0), **({} if part.head is None else part.head.initial(0))}
+        return Cost(tree.nbytes(params), kept_bytes(part), budget, most)
+
+    def __str__(self) -> str:
+        if self.most is not None:
+            return f"{self.most}"
+        most = max(1, self.budget // max(1, self.weights + self.row))
+        return f"up to {most} (weights {self.weights} B, a row {self.row} B)"
+
+    def cut(self, places: Ints, widths: Ints | None) -> list[Ints]:
+        """Places in chunks; `widths`: how many rows each of these clients has."""
+        if self.most is not None or widths is None:
+            step = self.most or max(1, self.budget // max(1, self.weights))
+            return [places[at : at + step] for at in range(0, len(places), step)]
+        order = np.argsort(-widths, kind="stable")
+        places, widths = places[order], np.maximum(widths[order], 1)
+        chunks = []
+        while len(places):
+            each = self.weights + int(widths[0]) * self.row
+            end = min(len(places), max(1, self.budget // max(1, each)))
+            for length in self._split(widths[:end]):
+                chunks.append(places[:length])
+                places, widths = places[length:], widths[length:]
+        return chunks
+
+    def _split(self, widths: Ints) -> list[int]:
+        """Lengths of the parts of a sorted chunk between which much padding is saved."""
+        saved = (len(widths) - np.arange(len(widths))) * (widths[0] - widths) * self.row
+        best = int(saved.argmax())
+        if saved[best] <= self.spare:
+            return [len(widths)]
+        return self._split(widths[:best]) + self._split(widths[best:])
+
+    def heavy(self, chunk: Ints, widths: Ints | None) -> bool:
+        """Whether a chunk is worth a thread of its own."""
+        return widths is not None and int(widths[chunk].sum()) * self.row > HEAVY
+
+
+def kept_bytes(part: Part) -> int:
+    """Bytes that autograd keeps of one row until its derivative is taken."""
+    x = part.shapes.made_up(part.silo, 2)[0].to(part.device)
+    params = {k: v.to(x.device).requires_grad_() for k, v in part.block.initial(0).items()}
+    own = {value.data_ptr() for value in params.values()}
+    kept: dict[int, int] = {}
+
+    def keep(a: Tensor) -> Tensor:
+        if a.data_ptr() not in own:
+            kept[a.data_ptr()] = a.numel() * a.element_size()
+        return a
+
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda a: a):
+        part.block({k: v.to(part.shapes.dtype) for k, v in params.items()}, x)
+    return sum(kept.values()) // 2 + tree.nbytes(x) // 2

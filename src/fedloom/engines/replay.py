@@ -1,0 +1,118 @@
+"""Local work recorded once and played again.
+
+A local function is pure, so what it does to its tensors can be written down: after it was called a
+few times, it is traced into the flat list of torch's operations that it amounts to (derivatives and
+vmap resolved), what is computed twice or for nothing is dropped, and from then on the list is run.
+The same operations on the same numbers give the same bits; only the work of finding them out again
+(torch.func's levels, trees, module calls) is saved. Axes whose size was seen to vary stay variable;
+sizes that the list does not hold for, and functions that cannot be traced, are called as ever.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import tree
+from .threads import autocast
+
+Sizes = tuple[tuple[int, ...], ...]
+CALLS = 150  # of a function before it is traced,
+WORTH = 0.02  # seconds they must have taken in the mean: 3 s in all, about what tracing takes
+SLOW = 0.1  # seconds of a call in which the overhead no longer counts
+KEPT = 64  # functions remembered
+
+log = logging.getLogger("fedloom")
+
+
+@dataclass
+class Entry:
+    """One function, with arguments of one form."""
+
+    calls: int = 0
+    seconds: float = 0.0  # that these took
+    tries: int = 2
+    seen: list[set[int]] | None = None  # of every axis, the sizes seen so far
+    play: Callable[..., Any] | None = None
+    form: tree.Form | None = None  # of the result
+    holds: Callable[[Sequence[Tensor]], bool] | None = None
+    known: dict[Sizes, bool] = field(default_factory=dict)
+
+
+class Player:
+    """Calls functions, and plays those that are called often. `after`: so many calls, and the time
+    that makes it worth while, so that at worst tracing doubles it; 0: never."""
+
+    def __init__(self, after: int = CALLS):
+        self._after = after
+        self._entries: OrderedDict[Hashable, Entry] = OrderedDict()
+
+    def __call__(self, key: Hashable, f: Callable[..., Any], args: Sequence[Any]) -> Any:
+        """f(*args), which is a function of the tensors in args; `key`: what else it depends on."""
+        if not self._after or autocast():
+            return f(*args)
+        tensors, form = tree.apart(tuple(args))
+        kinds = tuple((a.dtype, a.ndim) for a in tensors)
+        entry = self._entry((key, form, kinds))
+        sizes = tuple(tuple(a.shape) for a in tensors)
+        if entry.play is not None:
+            if sizes not in entry.known:
+                assert entry.holds is not None
+                entry.known[sizes] = entry.holds(tensors)
+            if entry.known[sizes]:
+                try:
+                    with torch.no_grad():
+                        return tree.joined(entry.form, entry.play(*tensors))
+                except RuntimeError as problem:  # the plain call says whether it is the data's
+                    log.info("%s is not played again: %s", getattr(f, "__qualname__", f), problem)
+                    entry.play, entry.tries = None, 0
+        began = time.perf_counter()
+        result = f(*args)
+        if entry.tries:
+            took = time.perf_counter() - began
+            if took < SLOW:
+                entry.calls, entry.seconds = entry.calls + 1, entry.seconds + took
+            _note(entry, sizes)
+            worth = entry.calls > self._after and entry.seconds > self._after * WORTH
+            if worth and threading.current_thread() is threading.main_thread():
+                _try(entry, f, tensors, form)
+        return result
+
+    def _entry(self, key: Hashable) -> Entry:
+        if key in self._entries:
+            self._entries.move_to_end(key)
+            return self._entries[key]
+        while len(self._entries) >= KEPT:
+            self._entries.popitem(last=False)
+        return self._entries.setdefault(key, Entry())
+
+
+def _note(entry: Entry, sizes: Sizes) -> None:
+    flat = [size for shape in sizes for size in shape]
+    entry.seen = entry.seen or [set() for _ in flat]
+    for sizes_of_axis, size in zip(entry.seen, flat, strict=True):
+        sizes_of_axis.add(size)
+
+
+def _try(entry: Entry, f: Callable[..., Any], tensors: Sequence[Tensor], form: tree.Form) -> None:
+    """Write a function down, as it is called with these tensors, if torch can."""
+    entry.tries, entry.calls, entry.seconds, entry.play = entry.tries - 1, 0, 0.0, None
+    entry.known.clear()
+    assert entry.seen is not None
+    varies = [len(sizes) > 1 for sizes in entry.seen]
+    try:
+        # It takes a second to import, which short runs save, and uses parts of torch that may go.
+        from .tracing import traced
+
+        entry.play, entry.form, entry.holds = traced(f, tensors, form, varies)
+    except Exception as problem:  # whatever torch cannot trace is called as before
+        log.info("%s is not traced: %s", getattr(f, "__qualname__", f), problem)
+        entry.tries = 0

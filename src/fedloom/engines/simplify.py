@@ -1,0 +1,118 @@
+"""Less work, the same bits: a traced graph without what changes nothing or is not needed."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import SymInt, Tensor, fx
+from torch._functorch.compile_utils import fx_graph_cse
+
+aten = torch.ops.aten
+FILLED = {aten.ones_like.default: 1, aten.zeros_like.default: 0}
+RESHAPED = {aten.view.default, aten._unsafe_view.default, aten.expand.default, aten.reshape.default}
+SAME = {aten.detach.default, aten.alias.default, aten.lift_fresh_copy.default}
+TIMES = {aten.mul.Scalar, aten.mul.Tensor, aten.pow.Tensor_Scalar, aten.div.Tensor}
+
+
+def simplified(graph: fx.GraphModule) -> fx.GraphModule:
+    """Derivatives start from ones of the shape of the loss: once these need not see the loss, its
+    value is not computed at all, and what is the same in every local step is computed once. That
+    is sound only where nothing is changed in place."""
+    for node in graph.graph.nodes:
+        if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
+            raise ValueError(f"{node.target} changes a tensor in place")
+    for node in list(graph.graph.nodes):
+        if node.op == "call_function":
+            if node.target in FILLED:
+                _fill(graph.graph, node, FILLED[node.target])
+            elif _changes_nothing(node):
+                node.replace_all_uses_with(node.args[0])
+            elif (before := _untransposed(node)) is not None:
+                node.replace_all_uses_with(before)
+    graph.graph.eliminate_dead_code()
+    graph.graph = fx_graph_cse(graph.graph)
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+    return graph
+
+
+def compiled(graph: fx.GraphModule) -> Callable[..., list[Tensor]]:
+    """The graph as a plain function that calls torch's operations without a detour."""
+    ops: dict[str, Any] = {}
+
+    def direct(found: re.Match[str]) -> str:
+        name = found.group(0).replace(".", "_")
+        ops[name] = operator.attrgetter(found.group(0)[len("torch.") :])(torch)._op
+        return name
+
+    code = graph.graph.python_code("self")
+    text = re.sub(r"torch\.ops\.\w+\.\w+\.\w+", direct, code.src)
+    made: dict[str, Any] = {**code.globals, **ops}
+    exec(text, made)
+    return functools.partial(made["forward"], graph)
+
+
+def _untransposed(node: fx.Node) -> Any:
+    """What was transposed twice, or None."""
+    inner = node.args[0] if node.args else None
+    if node.target != aten.transpose.int or not isinstance(inner, fx.Node):
+        return None
+    twice = inner.target == node.target and {*inner.args[1:]} == {*node.args[1:]}
+    return inner.args[0] if twice else None
+
+
+def _changes_nothing(node: fx.Node) -> bool:
+    if not node.args or not isinstance(node.args[0], fx.Node):
+        return False
+    before, after = node.args[0].meta.get("val"), node.meta.get("val")
+    if not isinstance(before, Tensor) or not isinstance(after, Tensor):
+        return False
+    if not _alike(before, after):
+        return False
+    if node.target in SAME or node.target in RESHAPED:
+        return True
+    return node.target in TIMES and isinstance(node.args[1], int | float) and node.args[1] == 1
+
+
+def _alike(a: Tensor, b: Tensor) -> bool:
+    if a.dtype != b.dtype or a.ndim != b.ndim:
+        return False
+    return [str(n) for n in a.shape] == [str(n) for n in b.shape]
+
+
+def _fill(graph: fx.Graph, node: fx.Node, value: int) -> None:
+    """A constant that depends on the shape of another value only."""
+    made = node.meta["val"]
+    sizes = [_size(graph, size) for size in made.shape]
+    if any(size is None for size in sizes):
+        return
+    with graph.inserting_before(node):
+        new = graph.call_function(
+            aten.full.default,
+            (sizes, value),
+            {"dtype": made.dtype, "device": made.device, "pin_memory": False},
+        )
+    new.meta["val"] = made
+    node.replace_all_uses_with(new)
+
+
+def _size(graph: fx.Graph, size: Any) -> Any:
+    """A size as the graph says it: a number, or the length of an argument's axis."""
+    if not isinstance(size, SymInt):
+        return size
+    for node in graph.nodes:
+        if node.op != "placeholder":
+            return None
+        for axis, other in enumerate(node.meta["val"].shape):
+            if isinstance(other, SymInt) and str(other) == str(size):
+                after = next(n for n in graph.nodes if n.op != "placeholder")
+                with graph.inserting_before(after):
+                    found = graph.call_function(aten.sym_size.int, (node, axis))
+                found.meta["val"] = size
+                return found
+    return None

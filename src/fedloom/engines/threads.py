@@ -1,0 +1,63 @@
+"""Work ahead in threads: torch's own threads share one operation, these share the clients."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+import torch
+
+T = TypeVar("T")
+_pools: dict[int, ThreadPoolExecutor] = {}
+_making = threading.Lock()
+
+
+def ahead(items: Iterable[T], work: Callable[[T], object]) -> Iterator[T]:
+    """The items in their order, each after its work; no more at a time than there are threads."""
+    threads = torch.get_num_threads()
+    if threads < 2 or autocast() or threading.current_thread() is not threading.main_thread():
+        yield from items
+        return
+    pool, waiting = _pool(threads), deque[tuple[T, Future[object]]]()
+    try:
+        for item in items:
+            waiting.append((item, pool.submit(work, item)))
+            if len(waiting) > threads:
+                yield _done(*waiting.popleft())
+        while waiting:
+            yield _done(*waiting.popleft())
+    finally:
+        for _, left in waiting:
+            left.cancel()
+
+
+def autocast() -> bool:
+    """Whether torch.autocast is on, in this thread: others would not know of it."""
+    return torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
+
+
+def _done(item: T, future: Future[object]) -> T:
+    future.result()
+    return item
+
+
+def _pool(threads: int) -> ThreadPoolExecutor:
+    """So many threads, in each of which torch has only one."""
+    with _making:
+        if threads not in _pools:
+            ready = threading.Barrier(threads + 1)
+
+            def single() -> None:
+                torch.get_num_threads()  # a thread's first look sets its number to the common one
+                torch.set_num_threads(1)
+                ready.wait()
+
+            pool = _pools[threads] = ThreadPoolExecutor(threads, "fedloom", single)
+            for _ in range(threads):
+                pool.submit(int)
+            ready.wait()
+            torch.set_num_threads(threads)  # setting it there has set what new threads begin with
+        return _pools[threads]

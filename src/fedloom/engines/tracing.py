@@ -1,0 +1,59 @@
+"""Tracing a function of tensors, with axes that may vary, into torch's operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._dispatch.python import enable_python_dispatcher
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import (
+    SYMPY_INTERP,
+    DimDynamic,
+    ShapeEnv,
+    StatelessSymbolicContext,
+)
+
+from .. import tree
+from .simplify import compiled, simplified
+
+Holds = Callable[[Sequence[Tensor]], bool]
+
+
+def traced(
+    f: Callable[..., Any], tensors: Sequence[Tensor], form: tree.Form, varies: Sequence[bool]
+) -> tuple[Callable[..., Any], tree.Form, Holds]:
+    """f as a function of the tensors in its arguments; the form of its result; and for which other
+    tensors it holds. `varies`: of every axis of every tensor, in their order."""
+    found: list[tree.Form] = []
+
+    def flat(*mine: Tensor) -> list[Tensor]:
+        results, shape = tree.apart(f(*tree.joined(form, mine)))
+        found.append(shape)
+        return results
+
+    env = ShapeEnv()
+    mode = FakeTensorMode(shape_env=env, allow_non_fake_inputs=True)
+    axes = iter(varies)
+    with mode:
+        fake = [mode.from_tensor(a, symbolic_context=_varying(a, axes)) for a in tensors]
+    with mode, enable_python_dispatcher(), torch.no_grad():
+        graph = make_fx(flat)(*fake)
+    guards = env.produce_guards_expression(fake, ignore_static=False)
+    return compiled(simplified(graph)), found[-1], _holds(guards)
+
+
+def _holds(guards: str | None) -> Holds:
+    """Whether what was assumed about sizes holds for other tensors."""
+    code = compile(guards or "True", "<guards>", "eval")
+    return lambda given: eval(code, SYMPY_INTERP, {"L": {f"t{i}": a for i, a in enumerate(given)}})
+
+
+def _varying(a: Tensor, axes: Iterator[bool]) -> StatelessSymbolicContext[Any, Any]:
+    """Which axes of a tensor vary."""
+    return StatelessSymbolicContext(
+        dynamic_sizes=[DimDynamic.DUCK if next(axes) else DimDynamic.STATIC for _ in range(a.ndim)]
+    )

@@ -1,0 +1,267 @@
+"""Every saving of the stacked engine against the plain way, and against the reference engine."""
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedloom import TDCD, Run, Task, cnn, linear, lstm, mlp, partition, tree
+from fedloom.engines import chunks, replay, stacked
+from fedloom.engines.chunks import Cost
+from fedloom.engines.replay import Player
+from fedloom.engines.threads import ahead
+from fedloom.losses import CrossEntropy
+from fedloom.slope import grad
+
+
+@pytest.fixture(autouse=True)
+def traced_at_once(monkeypatch):
+    """Also what is called for too short a time to be worth it."""
+    monkeypatch.setattr(replay, "WORTH", 0.0)
+
+
+def federation(shape, classes=0, rows=60, clients=(4, 7)):
+    draw = torch.Generator().manual_seed(0)
+    x = {f"s{j}": torch.randn(rows, *shape, generator=draw) for j in range(len(clients))}
+    y = torch.randint(classes, (rows,), generator=draw) if classes else torch.randn(rows)
+    return partition(x, y, {f"s{j}": k for j, k in enumerate(clients)})
+
+
+def learnt(run, rounds):
+    return run.fed.read(run.fit(rounds).state.theta)
+
+
+# Derivatives
+
+
+def objective(params: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+    return (x @ params["w"] * y).sum().exp()
+
+
+def test_derivatives_are_those_of_torch_func():
+    params = {"w": torch.randn(3, 2), "unused": torch.randn(4)}
+    x, y = torch.randn(5, 3) / 9, torch.randn(5, 2) / 9
+    for argnums in (0, 1, (0, 2)):
+        mine, wanted = (g(objective, argnums)(params, x, y) for g in (grad, torch.func.grad))
+        assert tree.signature(mine) == tree.signature(wanted)
+        assert tree.largest_difference(mine, wanted) < 1e-6
+    assert not grad(objective)(params, x, y)["w"].requires_grad
+    assert tree.largest_difference(grad(lambda a: torch.ones(()))(x), torch.zeros(5, 3)) == 0
+
+
+def test_derivatives_inside_derivatives():
+    def cube(a: Tensor) -> Tensor:
+        return a**3
+
+    a = torch.tensor(2.0)
+    assert float(grad(grad(cube))(a)) == 12.0
+    assert torch.func.vmap(grad(cube))(torch.tensor([1.0, 2.0])).tolist() == [3.0, 12.0]
+
+
+def test_cross_entropy_is_torch_s():
+    scores, labels = torch.randn(50, 7), torch.randint(7, (50,))
+    wanted = torch.nn.functional.cross_entropy(scores, labels, reduction="none")
+    assert torch.equal(CrossEntropy().rows(scores, labels), wanted)
+    assert torch.isfinite(CrossEntropy().rows(torch.tensor([[1e30, -1e30]]), torch.tensor([1])))
+
+
+# Replay
+
+MODELS = {
+    "linear": lambda: Task({"s0": linear(5), "s1": linear(5)}, "squared"),
+    "mlp": lambda: Task({"s0": mlp(5, [6], 3), "s1": mlp(5, [4], 3)}, "cross-entropy"),
+    "head": lambda: Task({"s0": mlp(5, [6], 3), "s1": linear(5, 3)}, "squared", head=linear(3)),
+}
+
+
+@pytest.mark.parametrize(
+    ("model", "settings"),
+    [
+        ("linear", {}),
+        ("mlp", {"minibatch": "fresh", "l2": 0.1, "weighting": "rows"}),
+        ("head", {"local_steps": 1}),
+    ],
+)
+def test_replay_gives_the_same_bits(model, settings):
+    """Ragged clients, a few of them without rows in a minibatch."""
+    data = federation((5,), classes=3 if model == "mlp" else 0)
+    rule = TDCD(**{"local_steps": 3, "lr": 0.1, "batch": 17, **settings})
+    played = Run(rule, MODELS[model](), data, replay=3, precision="float64")
+    called = Run(rule, MODELS[model](), data, replay=0, precision="float64")
+    assert tree.largest_difference(learnt(played, 16), learnt(called, 16)) == 0
+    entries = played.fed._player._entries.values()
+    assert sum(entry.play is not None for entry in entries) >= 4  # embed and sgd, in both silos
+    assert any(sum(entry.known.values()) > 1 for entry in entries)  # of several sizes
+
+
+class ChangesItsOwn(nn.Module):
+    """Computes something twice and changes one of them in place."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(5, 3)
+
+    def forward(self, x):
+        first, second = self.linear(x), self.linear(x)
+        first.add_(1.0)
+        return first * second
+
+
+def test_what_changes_in_place_is_called():
+    data, rule = federation((5,), classes=3), TDCD(local_steps=3, lr=0.05, batch=17)
+    task = Task({"s0": ChangesItsOwn, "s1": ChangesItsOwn}, "cross-entropy")
+    played, called = (Run(rule, task, data, replay=calls, precision="float64") for calls in (3, 0))
+    assert tree.largest_difference(learnt(played, 16), learnt(called, 16)) == 0
+
+
+def test_replay_is_the_reference():
+    data = federation((5,), classes=3)
+    rule = TDCD(local_steps=3, lr=0.1, batch=17)
+    fast = Run(rule, MODELS["mlp"](), data, replay=2, precision="float64")
+    slow = Run(rule, MODELS["mlp"](), data, engine="reference", precision="float64")
+    assert tree.largest_difference(learnt(fast, 12), learnt(slow, 12)) < 1e-12
+
+
+def test_what_cannot_be_traced_is_called():
+    calls = []
+
+    def looking(a: Tensor) -> Tensor:
+        calls.append(1)
+        return a + 1 if float(a.sum()) > 0 else a - 1
+
+    player = Player(1)
+    for number in (1.0, -1.0, 2.0, -2.0, 3.0):
+        told = player("looking", looking, [torch.tensor([number])])
+        assert told.tolist() == [number + (1 if number > 0 else -1)]
+    assert len(calls) >= 5
+
+
+def test_without_what_traces_it_is_called(monkeypatch):
+    monkeypatch.setitem(sys.modules, "fedloom.engines.tracing", None)  # as if torch had moved on
+    player = Player(1)
+    for _ in range(4):
+        assert player("plus", torch.add, [torch.ones(2), torch.ones(2)]).tolist() == [2.0, 2.0]
+
+
+def test_what_fails_when_played_is_called():
+    player = Player(1)
+    for _ in range(4):
+        player("plus", torch.add, [torch.ones(2), torch.ones(2)])
+    (entry,) = player._entries.values()
+    assert entry.play is not None
+
+    def fails(*tensors):
+        raise RuntimeError("a view of strides that it was not traced with, say")
+
+    entry.play = fails
+    assert player("plus", torch.add, [torch.ones(2), torch.ones(2)]).tolist() == [2.0, 2.0]
+    assert entry.play is None
+
+
+def test_other_constants_are_other_functions():
+    def plus(a: Tensor, by: float) -> Tensor:
+        return a + by
+
+    player = Player(1)
+    for _ in range(4):
+        for by in (1.0, 2.0):
+            assert float(player("plus", plus, [torch.zeros(()), by])) == by
+
+
+def test_other_sizes_are_not_taken_for_granted():
+    def mean(a: Tensor) -> Tensor:
+        return a.sum() / a.shape[0]
+
+    player = Player(2)
+    for size in (3, 3, 3, 3, 5, 1, 7, 8, 9, 2, 3):
+        assert float(player("mean", mean, [torch.ones(size)])) == 1.0
+
+
+def test_trees_come_apart_and_together():
+    value = {"a": (torch.ones(2), None), "b": [torch.zeros(1), "text", 3]}
+    tensors, form = tree.apart(value)
+    again = tree.joined(form, tensors)
+    assert tree.apart(again)[1] == form
+    assert again["b"][1:] == ["text", 3]
+    assert tree.apart({"a": (torch.ones(2), 4)})[1] != tree.apart({"a": (torch.ones(2), 5)})[1]
+
+
+def test_large_numbers_are_finite():
+    large = torch.full((9,), 3e38)
+    assert tree.is_finite({"a": large})
+    assert tree.is_finite(torch.full((9,), 1.7e308, dtype=torch.float64))
+    assert not tree.is_finite({"a": large, "b": torch.tensor([1.0, float("inf"), -float("inf")])})
+
+
+# Chunks
+
+
+def test_every_client_is_in_one_chunk():
+    places, widths = np.arange(40) * 2, np.random.default_rng(0).integers(0, 30, 40)
+    for cost in (Cost(100, 10, 2000, None, 50), Cost(1, 1, 10**9, None), Cost(9, 9, 9, 7)):
+        cuts = cost.cut(places, widths)
+        assert sorted(np.concatenate(cuts)) == places.tolist()
+        for cut in cuts:
+            most = max(1, widths[cut // 2].max())
+            held = len(cut) * (cost.weights + most * cost.row)
+            assert cost.most == 7 or len(cut) == 1 or held <= cost.budget
+    assert len(Cost(1, 1, 10**9, None, 10**9).cut(places, widths)) == 1
+    assert len(Cost(1, 1, 10**9, None, 5).cut(places, widths)) > 3
+
+
+@pytest.mark.parametrize("spare", [1, 10**9])
+@pytest.mark.parametrize("budget", [1, 2000, 10**9])
+def test_chunks_change_nothing(monkeypatch, spare, budget):
+    data = federation((5,), classes=3)
+    rule = TDCD(local_steps=2, lr=0.1, batch=17, weighting="rows")
+    slow = Run(rule, MODELS["mlp"](), data, engine="reference", precision="float64")
+    monkeypatch.setattr(chunks, "BUDGET", budget)
+    fast = Run(rule, MODELS["mlp"](), data, precision="float64")
+    fast.fed._cost = {
+        silo: Cost(cost.weights, cost.row, cost.budget, None, spare)
+        for silo, cost in fast.fed._cost.items()
+    }
+    assert tree.largest_difference(learnt(fast, 3), learnt(slow, 3)) < 1e-12
+    assert fast.ledger.lines() == slow.ledger.lines()
+
+
+# Threads
+
+
+@pytest.fixture
+def two_threads(monkeypatch):
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    monkeypatch.setattr(chunks, "HEAVY", 0)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize(
+    ("shape", "block"), [((4, 3), lstm(3, 5, 1)), ((1, 8, 4), cnn(1, (8, 4), 1, 2))]
+)
+def test_threads_change_nothing(monkeypatch, shape, block):
+    used = []
+    monkeypatch.setattr(stacked, "ahead", lambda *a: used.append(1) or ahead(*a))
+    monkeypatch.setattr(chunks, "BUDGET", 1)
+    data = federation(shape)
+    rule = TDCD(local_steps=2, lr=0.1, batch=17)
+    task = Task({"s0": block, "s1": block}, "squared")
+    fast = Run(rule, task, data, precision="float64")
+    slow = Run(rule, task, data, engine="reference", precision="float64")
+    assert tree.largest_difference(learnt(fast, 3), learnt(slow, 3)) < 1e-12
+    assert used
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_work_ahead_keeps_order_and_tells_of_failure():
+    done = []
+    assert list(ahead(range(20), done.append)) == list(range(20))
+    assert sorted(done) == list(range(20))
+    assert list(ahead(range(3), lambda _: torch.get_num_threads() == 1 or 1 / 0)) == [0, 1, 2]
+    with pytest.raises(ZeroDivisionError):
+        list(ahead(range(5), lambda item: 1 / (3 - item)))
+    assert torch.get_num_threads() == 2
