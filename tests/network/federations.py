@@ -51,7 +51,8 @@ class Keys:
         return Door("127.0.0.1:0", Gate(self.allow, cas), pem, (*own, *later))
 
     def address(self, party, port):
-        return Address(f"127.0.0.1:{port}", self.ca(party).pem(), host_name(party))
+        gate = Gate(self.allow, {party: self.ca(party)})
+        return Address(f"127.0.0.1:{port}", self.ca(party).pem(), host_name(party), gate)
 
 
 def opened(keys, timing=QUICK, notes=None, run=RUN, only=None):

@@ -42,7 +42,10 @@ def test_every_algorithm_runs_over_connections(name, tmp_path):
 
 def test_what_is_the_same_for_all_clients_is_kept_once():
     """A model to many clients is not as many copies of it."""
-    two, nowhere = (Client("ash", "0"), Client("ash", "1")), Address("127.0.0.1:1", b"", "nobody")
+    two, nowhere = (
+        (Client("ash", "0"), Client("ash", "1")),
+        Address("127.0.0.1:1", b"", "nobody", None),
+    )
     hub = GrpcTransport("ash", "r", Identity(b"", b""), dials=dict.fromkeys(two, nowhere))
     theta = {"w": torch.zeros(5)}
     for move, payload in ((1, theta), (2, theta), (3, dict(theta))):

@@ -22,7 +22,7 @@ RUN = "e" * 64
 
 def hub():
     """A hub that is connected to nobody."""
-    rows, address = placement(), Address("127.0.0.1:1", b"", "nobody")
+    rows, address = placement(), Address("127.0.0.1:1", b"", "nobody", None)
     own = Identity(b"", b"")
     transport = GrpcTransport(
         "ash", RUN, own, dials={"birch": address, Client("ash", "0"): address}

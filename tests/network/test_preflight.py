@@ -47,7 +47,7 @@ def test_a_party_that_is_ready(prepared, capsys):
     assert client["certificate"] == (None, "client a/0, 1 days left")  # soon: worth a note
     code, hub = check(prepared, "b", capsys)
     assert code == 0
-    assert hub["allow-list"] == (True, "all 1 who will come are on it")
+    assert hub["allow-list"] == (True, "all 2 peers are on it")
     assert client["fingerprint"] == hub["fingerprint"]
     assert (
         check(prepared, "b", capsys, "--set", "engine.seed=9")[1]["fingerprint"]
@@ -77,3 +77,17 @@ def test_a_stranger_learns_that_it_is_one(prepared, capsys):
     assert found["certificate"] == (False, "it is not from this organisation's CA")
     assert found["peer a"][0] is False
     assert "does not know us" in found["peer a"][1]
+
+
+def test_what_the_algorithm_cannot_run_on_is_named_before(prepared, capsys):
+    """As `fedloom check` does from above, each party for itself."""
+    code, found = check(prepared, "b", capsys, "--set", "algorithm.batch=100000")
+    assert code == 2
+    assert found["rows"][0] is False
+    assert "batch (B) is 100000, but there are only" in found["rows"][1]
+    saved = prepared.folder / "agreement.json"
+    agreement = json.loads(saved.read_text())
+    agreement["labelled"] = ["b"]
+    saved.write_text(json.dumps(agreement))
+    assert "silo a holds no labels" in check(prepared, "b", capsys)[1]["rows"][1]
+    assert "labels; agreed was otherwise" in check(prepared, ONE, capsys)[1]["rows"][1]

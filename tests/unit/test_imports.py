@@ -73,3 +73,21 @@ def test_the_front_door():
     for name in fedloom.__all__:
         assert getattr(fedloom, name) is not None
     assert len(fedloom.__all__) <= 25
+
+
+def test_nothing_that_is_read_can_be_code():
+    """No pickle, on the wire or in files: neither its module nor what loads with it."""
+    banned = {"pickle", "cPickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
+    for path in files("."):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                found = {name.name.split(".")[0] for name in node.names}
+                found.add((getattr(node, "module", None) or "").split(".")[0])
+                assert not found & banned, path
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                assert (node.value.id, node.attr) not in {("torch", "load"), ("torch", "save")}, (
+                    path
+                )
+            if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
+                assert node.value.value is False, path

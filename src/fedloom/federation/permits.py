@@ -6,14 +6,16 @@ message that is sent and every one that comes. Where a kind carries rows, their 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from .. import tree
-from ..errors import FrameError
+from ..errors import FrameError, NotFiniteError
 from .messages import END, READY, Message
 from .topology import Client, Party, title
 from .visits import RECALL
@@ -94,6 +96,21 @@ class Permits:
                 for kind, source, to, forms in told
             }
         )
+
+
+def check_numbers(message: Message, largest: float) -> None:
+    """NotFiniteError where numbers are NaN, infinite or far out of range."""
+    for a in tree.tensors(message.payload):
+        if not a.is_floating_point() or not a.numel():
+            continue
+        low, high = (float(end) for end in torch.aminmax(a))
+        finite, size = math.isfinite(low) and math.isfinite(high), max(-low, high)
+        if not finite or size > largest:
+            told = f"{size:g}" if finite else "NaN or infinity"
+            raise NotFiniteError(
+                f"{message.key}: {told} in {message.kind} from {title(message.source)} to "
+                f"{title(message.to)}; at most {largest:g} is taken"
+            )
 
 
 def _is_word(message: Message) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,9 +19,11 @@ import torch
 from ..build import build_algorithm, build_schedule
 from ..config.fingerprint import fingerprint
 from ..config.runfile import RunFile
+from ..data.placement import View
 from ..engines.party import PartyEngine
-from ..errors import DataError, ExistsError, FedLoomError, LostError, SettingError
+from ..errors import AbortedError, DataError, ExistsError, FedLoomError, LostError, SettingError
 from ..federation.placed import AtClients
+from ..federation.schedule import Schedule
 from ..federation.topology import Client, Party, title
 from ..files import append_line, locked, telling, write_json
 from ..rng import Streams
@@ -64,14 +66,19 @@ class Host:
         with locked(self.folder):
             transport = self._transport()
             fed = self._engine(transport)
+            problem: FedLoomError | None = None
             try:
                 self._rounds(fed, transport)
-            except FedLoomError as problem:
-                self._note("failed", why=str(problem))
-                raise
+            except FedLoomError as found:
+                problem = found
             finally:
                 transport.close()
                 self._note("sent", **self._totals(transport))
+            if problem is not None:
+                if isinstance(problem, LostError | AbortedError) and transport.cause is not None:
+                    problem = AbortedError(transport.cause)  # as all have heard it
+                self._note("failed", why=str(problem))
+                raise problem
 
     def _rounds(self, fed: PartyEngine, transport: GrpcTransport) -> None:
         algorithm, began = build_algorithm(self.file), time.perf_counter()
@@ -131,15 +138,14 @@ class Host:
         if engine.threads is not None:
             torch.set_num_threads(engine.threads)
         durable = Durable(transport, self.memory)
-        view = read_rows(Path(self.own.party.rows), self.me, agreement)
         fed = PartyEngine(
-            agreement.task(self.file),
+            agreement.basis.task(self.file),
             agreement.shapes,
-            view,
+            self.rows(),
             hosted=[self.me],
             transport=durable,
             seed=engine.seed,
-            schedule=build_schedule(self.file),
+            schedule=self._schedule(),
             waits=self.own.waits.waits,
             device=engine.device,
         )
@@ -147,6 +153,17 @@ class Host:
         if not isinstance(self.me, Client):
             durable.fed = fed
         return fed
+
+    def rows(self) -> View:
+        """This party's own, checked: against what was agreed on, and by the algorithm."""
+        view = read_rows(Path(self.own.party.rows), self.me, self.agreement)
+        self.agreement.basis.check(self.file, view)
+        return view
+
+    def _schedule(self) -> Schedule:
+        schedule = build_schedule(self.file)
+        schedule.check(self.agreement.topology.clients)
+        return schedule
 
     def _secret(self) -> bytes | None:
         if self.own.party.secret is None:
@@ -167,6 +184,8 @@ class Host:
             door=self._door(tuple(expected)) if own.listen is not None else None,
             timing=own.waits.timing,
             permits=self.agreement.permits,
+            cap=own.limits.frame,
+            largest=own.limits.largest,
             note=self._note,
         )
 
@@ -180,15 +199,17 @@ class Host:
         target = self.own.peers[name].address
         if target is None:
             raise SettingError(f"[peers.{name}]: {title(self.me)} dials it, and needs its address")
-        return Address(target, ca, host_name(name))
+        return Address(target, ca, host_name(name), self.gate([name]))
+
+    def gate(self, silos: Iterable[str]) -> Gate:
+        """Who is believed, of some organisations; the list is read anew when it changes."""
+        return Gate(Path(self.own.keys.allow), {silo: self.ca(silo) for silo in sorted(silos)})
 
     def _door(self, expected: tuple[Party, ...]) -> Door:
         assert self.own.listen is not None
-        assert self.own.keys.allow is not None
         silos = {party.silo if isinstance(party, Client) else party for party in expected}
-        cas = {silo: self.ca(silo) for silo in sorted(silos)}
-        pem = b"".join(ca.pem() for ca in cas.values())
-        return Door(self.own.listen, Gate(Path(self.own.keys.allow), cas), pem, expected)
+        pem = b"".join(self.ca(silo).pem() for silo in sorted(silos))
+        return Door(self.own.listen, self.gate(silos), pem, expected)
 
     def _note(self, event: str, **facts: Any) -> None:
         """One line more in the audit log."""

@@ -9,6 +9,7 @@ folder = "out"
 [keys]
 certificate = "bank-north.pem"
 key = "bank-north.key"
+allow = "allow.toml"
 
 [peers.bank]
 ca = "bank-ca.pem"
@@ -50,7 +51,7 @@ class Keys:
 
     certificate: Annotated[str, "this party's certificate"]
     key: Annotated[str, "and its private key"]
-    allow: Annotated[str | None, "who may come in; of parties that listen"] = None
+    allow: Annotated[str, "whose certificates are believed: of those who come, and who is dialled"]
 
 
 @dataclass(frozen=True)
@@ -71,20 +72,30 @@ class Patience:
         Literal["wait", "skip"], "wait for it, or go on without its rows until it is back"
     ] = "wait"
     deadline: Annotated[float, "with skip: how long a client has for an answer"] = 10.0
+    quorum: Annotated[int, "with skip: a round of fewer clients waits on, up to patience"] = 1
     beat: Annotated[float, "between signs of life"] = 1.0
     silence: Annotated[float, "without any, a connection is given up and made anew"] = 5.0
     linger: Annotated[float, "stay so long for those who have not heard everything"] = 10.0
 
     @property
     def waits(self) -> Waits:
-        skip = self.on_missing_client == "skip"
-        return Waits(min(self.deadline, self.patience) if skip else None, self.patience)
+        if self.on_missing_client == "wait":
+            return Waits(None, self.patience)
+        return Waits(min(self.deadline, self.patience), self.patience, self.quorum)
 
     @property
     def timing(self) -> Timing:
         absent = self.silence if self.on_missing_client == "skip" else None
         beat = min(self.beat, self.patience / 4)
         return Timing(beat, self.silence, self.linger, absent)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """[limits]: what is refused, coming or going."""
+
+    largest: Annotated[float, "numbers beyond this, either way"] = 1e6
+    frame: Annotated[int, "messages of more bytes"] = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -96,6 +107,7 @@ class PartyFile:
     peers: dict[str, Peer]
     listen: str | None = None
     waits: Patience = field(default_factory=Patience)
+    limits: Limits = field(default_factory=Limits)
 
     @property
     def me(self) -> Party:
@@ -112,8 +124,8 @@ class PartyFile:
         except BadKey as problem:
             where = ".".join(problem.path)
             raise SettingError(f"{path}: {where}{': ' if where else ''}{problem}") from None
-        if not isinstance(found.me, Client) and (found.listen is None or found.keys.allow is None):
-            raise SettingError(f"{path}: a hub needs `listen`, host:port, and keys.allow")
+        if not isinstance(found.me, Client) and found.listen is None:
+            raise SettingError(f"{path}: a hub needs `listen`, host:port")
         return _absolute(found, path.resolve().parent)
 
 

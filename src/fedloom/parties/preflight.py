@@ -16,7 +16,6 @@ from ..trust.allow import read_list
 from ..trust.certificates import Certificate, host_name
 from .host import Host
 from .partyfile import PartyFile
-from .rows import read_rows
 
 SOON = 14  # days
 SECONDS = 5.0
@@ -39,15 +38,13 @@ def preflight(file: RunFile, own: PartyFile) -> Iterator[Finding]:
         return
     yield Finding("fingerprint", True, host.run)
     try:
-        view = read_rows(Path(own.party.rows), host.me, host.agreement)
+        view = host.rows()
         held = sum(len(rows) for rows in view.rows.values())
         yield Finding("rows", True, f"{held} of {view.size} common rows, as agreed on")
-        host.agreement.task(file)
     except FedLoomError as problem:
         yield Finding("rows", False, str(problem))
     yield from _certificates(host)
-    if not isinstance(host.me, Client):
-        yield _allowed(host)
+    yield _allowed(host)
     for peer in host.agreement.peers(host.me)[0]:
         yield _reached(host, str(peer))
 
@@ -74,16 +71,16 @@ def _certificates(host: Host) -> Iterator[Finding]:
 
 
 def _allowed(host: Host) -> Finding:
-    """Whether everyone who will come is on the list."""
+    """Whether everyone who will come or be dialled is on the list."""
     try:
-        listed = read_list(Path(host.own.keys.allow or ""))
+        listed = read_list(Path(host.own.keys.allow))
     except FedLoomError as problem:
         return Finding("allow-list", False, str(problem))
-    expected = host.agreement.peers(host.me)[1]
+    expected = [peer for both in host.agreement.peers(host.me) for peer in both]
     lacking = [title(peer) for peer in expected if not listed.get(str(peer))]
     if lacking:
         return Finding("allow-list", False, f"not on it: {', '.join(lacking)}")
-    return Finding("allow-list", True, f"all {len(expected)} who will come are on it")
+    return Finding("allow-list", True, f"all {len(expected)} peers are on it")
 
 
 def _reached(host: Host, peer: str) -> Finding:

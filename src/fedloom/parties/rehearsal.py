@@ -35,6 +35,7 @@ from ..run import Run
 from ..trust.allow import write_list
 from ..trust.certificates import Authority, save
 from .agreement import Agreement
+from .basis import Basis
 from .memory import CHECKPOINT
 from .rows import write_rows
 
@@ -81,7 +82,7 @@ class Rehearsal:
             write_json(self.folder / "schedule.json", run.record.to_json())
             file = file.replaced("engine", schedule=str(self.folder / "schedule.json"))
         write_text(self.folder / "run.toml", file.to_toml())
-        agreement = Agreement.of(run)
+        agreement = Agreement.of(file, Basis.of(run))
         agreement.write(self.folder / "agreement.json")
         self._write_parties(run, agreement)
         return run
@@ -102,10 +103,9 @@ class Rehearsal:
         for party in agreement.topology.parties:
             write_rows(self.of(party) / "rows.safetensors", run.placement.view([party]))
             self._write_party_file(party, agreement, ports)
-            if not isinstance(party, Client):
-                theirs = {str(peer) for peer in agreement.peers(party)[1]}
-                mine = {name: prints for name, prints in allowed.items() if name in theirs}
-                write_list(self.of(party) / "allow.toml", mine)
+            theirs = {str(peer) for both in agreement.peers(party) for peer in both}
+            mine = {name: prints for name, prints in allowed.items() if name in theirs}
+            write_list(self.of(party) / "allow.toml", mine)
 
     def _write_party_file(
         self, party: Party, agreement: Agreement, ports: Mapping[str, int]
@@ -118,7 +118,7 @@ class Rehearsal:
                 "rows": "rows.safetensors",
                 "folder": "out",
             },
-            "keys": {"certificate": "party.pem", "key": "party.key"},
+            "keys": {"certificate": "party.pem", "key": "party.key", "allow": "allow.toml"},
             "peers": {
                 name: {
                     "ca": str(self.folder.resolve() / "keys" / name / "ca.pem"),
@@ -130,7 +130,6 @@ class Rehearsal:
         }
         if not isinstance(party, Client):
             told["listen"] = f"127.0.0.1:{ports[party]}"
-            told["keys"]["allow"] = "allow.toml"
         write_text(self.of(party) / "party.toml", tomli_w.dumps(told))
 
     def of(self, party: Party) -> Path:

@@ -18,6 +18,7 @@ from ..errors import DataError
 from ..federation.topology import Client, Party, known_to, title
 from ..files import write_bytes
 from .agreement import Agreement
+from .basis import Basis
 
 
 def write_rows(path: Path, view: View) -> None:
@@ -70,12 +71,26 @@ def _check_numbers(rows: Tensor, client: Client, size: int, path: Path) -> None:
 def _check_shape(
     x: Tensor, y: Tensor | None, client: Client, rows: int, agreement: Agreement, path: Path
 ) -> None:
-    shape, _ = agreement.shapes.features[client.silo]
-    if x.shape != (rows, *shape) or (y is not None and len(y) != rows):
+    basis, who = agreement.basis, f"{path}: {title(client)}"
+    shape, dtype = basis.features[client.silo]
+    if x.shape != (rows, *shape) or x.dtype != dtype:
         raise DataError(
-            f"{path}: {title(client)} has {rows} rows, and features of shape {tuple(x.shape)}; "
-            f"agreed were {shape} a row"
+            f"{who} has {rows} rows, and features of shape {tuple(x.shape)}, {x.dtype}; agreed "
+            f"were {shape} a row, {dtype}"
         )
+    if (y is not None) != (client.silo in basis.labelled):
+        raise DataError(f"{who} has {'' if y is not None else 'no '}labels; agreed was otherwise")
+    if y is not None:
+        _check_labels(y, rows, basis, who)
     for what, values in (("features", x), ("labels", y)):
         if values is not None and values.is_floating_point() and not values.isfinite().all():
-            raise DataError(f"{path}: NaN or infinity in the {what} of {title(client)}")
+            raise DataError(f"{who}: NaN or infinity in the {what}")
+
+
+def _check_labels(y: Tensor, rows: int, basis: Basis, who: str) -> None:
+    shape, dtype = basis.label
+    if y.shape != (rows, *shape) or y.dtype != dtype:
+        raise DataError(f"{who} has labels of shape {tuple(y.shape)}, {y.dtype}")
+    top = {"classes": basis.outputs - 1, "binary": 1}.get(basis.goal)
+    if top is not None and bool(((y < 0) | (y > top)).any()):
+        raise DataError(f"{who} has labels beyond the {top + 1} classes that were agreed on")

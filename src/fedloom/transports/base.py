@@ -17,6 +17,8 @@ from ..errors import AbortedError, FedLoomError, LostError
 from ..federation.messages import Key, Message
 from ..federation.topology import Party, title
 
+SLICE = 1.0  # seconds: who sleeps so long and wakes up much later was stopped
+
 
 class Transport(Protocol):
     """Takes messages from party to party."""
@@ -71,6 +73,7 @@ class Mailbox:
         """The link is up again."""
         with self._changed:
             self._gone.discard(party)
+            self._changed.notify_all()
 
     def is_gone(self, party: Party) -> bool:
         with self._changed:
@@ -116,9 +119,23 @@ class Mailbox:
             )
         return found if found.key == key else None
 
-    def take_each(self, sources: Iterable[Party], key: Key, seconds: float) -> dict[Party, Message]:
+    def held(self, source: Party) -> int:
+        """Messages of this source that wait to be taken."""
+        with self._changed:
+            return len(self._queues[source])
+
+    def await_back(self, parties: Iterable[Party], enough: int, seconds: float) -> bool:
+        """Whether links to so many of them are up, within so many seconds."""
+        awaited = set(parties)
+        until = time.monotonic() + seconds
+        return self._wait(lambda: len(awaited - self._gone) >= enough, lambda: until)
+
+    def take_each(
+        self, sources: Iterable[Party], key: Key, seconds: float, enough: int | None = None
+    ) -> dict[Party, Message]:
         """Messages with this key from as many of the sources as come in time. One that is gone or
-        has sent a later message is not waited for."""
+        has sent a later message is not waited for. `enough`: until so many have come, also from
+        those that are gone and may be back."""
         came: dict[Party, Message] = {}
         awaited: set[Party] = set(sources)
         with self._changed:
@@ -129,10 +146,10 @@ class Mailbox:
                 head = self._head(source, key)
                 if head is not None and head.key == key:
                     came[source] = self._queues[source].popleft()
-                if head is not None or source in self._gone:
+                if head is not None or (source in self._gone and enough is None):
                     awaited.discard(source)
             self._fresh.clear()
-            return not awaited
+            return not awaited or (enough is not None and len(came) >= enough)
 
         until = time.monotonic() + seconds
         self._wait(ready, lambda: until)
@@ -147,13 +164,18 @@ class Mailbox:
         return queue[0] if queue else None
 
     def _wait(self, ready: Callable[[], bool], until: Callable[[], float]) -> bool:
+        """Deadlines are of time that was lived: that in which this process stood still is nobody
+        else's silence."""
+        lost = 0.0
         with self._changed:
             while True:
                 if self._problem is not None:
                     raise self._problem
                 if ready():
                     return True
-                left = until() - time.monotonic()
+                asked = time.monotonic()
+                left = until() + lost - asked
                 if left <= 0:
                     return False
-                self._changed.wait(left)
+                self._changed.wait(min(left, SLICE))
+                lost += max(0.0, time.monotonic() - asked - 2 * SLICE)

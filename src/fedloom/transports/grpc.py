@@ -10,13 +10,14 @@ so that signs of life go on while a party computes.
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import grpc
@@ -29,7 +30,7 @@ from ..federation.topology import Client, Party, title
 from . import wire
 from .base import Mailbox
 from .link import Hello, Link, pack
-from .secure import METHOD, Address, Door, Identity, channel_to, server_at
+from .secure import METHOD, Address, Door, Identity, channel_to, is_proved, server_at
 from .talk import Note, Standing, Stream, Talk, Timing, next_packet
 
 FINAL = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION)
@@ -49,6 +50,7 @@ class GrpcTransport:
         timing: Timing | None = None,
         permits: Permits | None = None,
         cap: int = wire.CAP,
+        largest: float = math.inf,
         note: Note = lambda event, **facts: None,
     ):
         self.me, self._run, self._identity = me, run, identity
@@ -57,7 +59,7 @@ class GrpcTransport:
         self._boot = secrets.token_hex(8)
         joins, box = isinstance(me, Client), self._standing.mailbox
         self.links = {
-            peer: Link(me, peer, run, box, cap=cap, joins=joins, permits=permits)
+            peer: Link(me, peer, run, box, cap=cap, joins=joins, permits=permits, largest=largest)
             for peer in (*self._dials, *(door.expected if door else ()))
         }
         self._replaced: set[str] = set()  # boots of processes that others took the place of
@@ -136,6 +138,11 @@ class GrpcTransport:
     async def _stop(self, cause: str) -> None:
         self._standing.stop(cause)
 
+    @property
+    def cause(self) -> str | None:
+        """Why the run was stopped, if it was: the same at every party, once they have talked."""
+        return self._standing.cause
+
     async def _close(self) -> None:
         standing, began = self._standing, time.monotonic()
         standing.closing = True
@@ -171,7 +178,7 @@ class GrpcTransport:
                 await self._dial(peer, address)
                 return
             except RefusedError as problem:
-                self._standing.note("refused", peer=str(peer), why=str(problem))
+                self._standing.refused(str(problem), peer)
                 self._standing.mailbox.fail(problem)
                 return
             except ConnectionError as problem:
@@ -187,8 +194,11 @@ class GrpcTransport:
         async with channel_to(address, own, self._standing.timing) as channel:
             call = channel.stream_stream(METHOD)()
             try:
-                hello = await self._greeting(call, link.hello(self._boot))
-                await self._talk(link, call, link.greeted(hello), lambda: None)
+                challenge = secrets.token_bytes(32)
+                hello = await self._greeting(call, link.hello(self._boot, challenge))
+                self._believe(peer, hello, challenge)
+                check = partial(self._listed, peer, hello.certificate)
+                await self._talk(link, call, link.greeted(hello), check)
                 await call.done_writing()
                 await asyncio.wait_for(call.code(), 1.0)
             except (ConnectionError, grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError):
@@ -197,6 +207,25 @@ class GrpcTransport:
                 return
             finally:
                 call.cancel()
+
+    def _believe(self, peer: Party, hello: Hello, challenge: bytes) -> None:
+        """Whom we dialled has the key of the certificate that it shows, and it is on our list."""
+        self._listed(peer, hello.certificate)
+        if not is_proved(hello.certificate, hello.proof, challenge, self._run, self.me):
+            raise self._unbelieved(peer, f"{title(peer)} did not prove that it has its key")
+
+    def _listed(self, peer: Party, certificate: bytes) -> None:
+        try:
+            found = self._dials[peer].gate.admit(certificate)
+        except RefusedError as problem:
+            raise self._unbelieved(peer, str(problem)) from None
+        if found != peer:
+            raise self._unbelieved(peer, f"{title(found)} answered in place of {title(peer)}")
+
+    def _unbelieved(self, peer: Party, why: str) -> ConnectionError:
+        """Not for good: the list may be edited, or the right one may come back."""
+        self._standing.refused(why, peer)
+        return ConnectionError(why)
 
     async def _greeting(self, stream: Stream, own: Hello | None = None) -> Hello:
         """The other's greeting, after one's own if that comes first."""
@@ -233,17 +262,19 @@ class GrpcTransport:
             if hello.boot in self._replaced:
                 raise RefusedError(f"{title(peer)}: a newer process has taken its place")
             if link.boot != hello.boot and peer in self._standing.talks:
-                self._standing.note("refused", peer=str(peer), why="it is connected already")
+                self._standing.refused("it is connected already", peer)
                 await context.abort(grpc.StatusCode.ALREADY_EXISTS, "connected already")
             if link.boot not in ("", hello.boot):
                 self._replaced.add(link.boot)
-            start, answer = link.greeted(hello), link.hello(self._boot)
+            proof = self._identity.prove(hello.challenge, self._run, peer)
+            start = link.greeted(hello)
+            answer = link.hello(self._boot, b"", self._identity.certificate, proof)
             if peer in self._standing.talks:
                 self._standing.talks[peer].hang_up()
             await context.write(pack(answer))
             await self._talk(link, context, start, lambda: self._admitted(pem))
         except RefusedError as problem:
-            self._standing.note("refused", why=str(problem))
+            self._standing.refused(str(problem))
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(problem))
         except (ConnectionError, asyncio.InvalidStateError, grpc.RpcError):
             return

@@ -9,6 +9,7 @@ one is refused, and so is what comes late.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -16,9 +17,9 @@ from typing import NamedTuple
 
 from msgspec import MsgspecError, Struct, msgpack
 
-from ..errors import FrameError, RefusedError
+from ..errors import FrameError, NotFiniteError, RefusedError
 from ..federation.messages import AT_THE_END, Key, Message
-from ..federation.permits import Permits
+from ..federation.permits import Permits, check_numbers
 from ..federation.topology import Client, Party, title
 from . import wire
 from .base import Mailbox
@@ -30,12 +31,16 @@ NOTHING = Key(-2, 0)  # before every key
 
 class Hello(Struct, tag=True, forbid_unknown_fields=True):
     """First on every connection, both ways. `wants`: messages after this key; none: those of the
-    round that the other is in. `at`: the round of the last message sent to the other."""
+    round that the other is in. `at`: the round of the last message sent to the other. Who dials
+    sends a `challenge`; who answers, its certificate and a proof that it has its key."""
 
     run: str
     boot: str
     wants: tuple[int, int] | None
     at: int
+    challenge: bytes = b""
+    certificate: bytes = b""
+    proof: bytes = b""
 
 
 class Part(Struct, tag=True, forbid_unknown_fields=True):
@@ -96,8 +101,10 @@ class Link:
         cap: int = wire.CAP,
         joins: bool = False,
         permits: Permits | None = None,
+        largest: float = math.inf,
     ):
-        self.me, self.peer, self._joins, self._permits = me, peer, joins, permits
+        self.me, self.peer, self._joins = me, peer, joins
+        self._permits, self._largest = permits, largest
         self._run, self._mailbox, self._cap = run, mailbox, cap
         self._lock, self._receiving = threading.Lock(), threading.Lock()
         self._outbox: list[Sent] = []
@@ -119,8 +126,7 @@ class Link:
 
     def post(self, message: Message, body: wire.Body) -> None:
         """To be sent, as soon as there is a connection; refused if it was not agreed on."""
-        if self._permits is not None:
-            self._permits.check(message)
+        self._check(message)
         key, frame = message.key, wire.frame_of(message, self._run, body)
         with self._lock:
             if self._outbox and key <= self._outbox[-1].key:
@@ -134,10 +140,11 @@ class Link:
                     self._dropped = self._outbox.pop(0).key
         self.wake()
 
-    def _is_old(self, key: Key, newest: Key) -> bool:
-        """Whether nobody can want it any more."""
-        behind = newest != AT_THE_END and key.round <= newest.round - KEPT
-        return behind and key <= self.acknowledged
+    def _check(self, message: Message) -> None:
+        """What may not pass, out or in."""
+        if self._permits is not None:
+            self._permits.check(message)
+        check_numbers(message, self._largest)
 
     def after(self, key: Key) -> Sent | None:
         """The next message to send."""
@@ -172,9 +179,9 @@ class Link:
 
     # Greeting
 
-    def hello(self, boot: str) -> Hello:
+    def hello(self, boot: str, *proof: bytes) -> Hello:
         wants = None if self._joins and not self.boot else self.got
-        return Hello(self._run, boot, wants, self.round)
+        return Hello(self._run, boot, wants, self.round, *proof)
 
     def greeted(self, hello: Hello) -> Key:
         """The key after which to send; RefusedError where the two cannot go on together."""
@@ -219,8 +226,10 @@ class Link:
         while the next connection brings it again."""
         message = wire.decode(frame, self._run, self.peer, self.me, self._cap)
         key, digest = message.key, wire.digest_of(frame)
-        if self._permits is not None:
-            self._permits.check(message)
+        try:
+            self._check(message)
+        except NotFiniteError as problem:
+            raise FrameError(str(problem)) from None
         with self._receiving:
             if key <= self.got:
                 self._again(message, self._digests.get(key), digest)

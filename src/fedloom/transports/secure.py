@@ -6,6 +6,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import grpc
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from cryptography.x509 import load_pem_x509_certificate
 
 from ..federation.topology import Party
 from .link import CHUNK
@@ -22,11 +27,13 @@ class Admission(Protocol):
 
 @dataclass(frozen=True)
 class Address:
-    """Where a party that listens is, and how it is known: by its CA and its certificate's name."""
+    """Where a party that listens is, and how it is known: by its CA, its certificate's name, and
+    what the gate says of the certificate."""
 
     target: str
     ca: bytes
     host_name: str
+    gate: Admission
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,28 @@ class Identity:
 
     certificate: bytes
     key: bytes
+
+    def prove(self, challenge: bytes, run: str, to: Party) -> bytes:
+        """That the key is here, and that it is this party who asked."""
+        key = load_pem_private_key(self.key, None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        return key.sign(_words(challenge, run, to), ec.ECDSA(hashes.SHA256()))
+
+
+def is_proved(certificate: bytes, proof: bytes, challenge: bytes, run: str, to: Party) -> bool:
+    """gRPC does not tell who dials which certificate it met: the key itself must answer."""
+    key = load_pem_x509_certificate(certificate).public_key()
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        return False
+    try:
+        key.verify(proof, _words(challenge, run, to), ec.ECDSA(hashes.SHA256()))
+    except InvalidSignature:
+        return False
+    return True
+
+
+def _words(challenge: bytes, run: str, to: Party) -> bytes:
+    return b"\0".join([b"fedloom: I answer", run.encode(), str(to).encode(), challenge])
 
 
 @dataclass(frozen=True)

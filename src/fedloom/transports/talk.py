@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from .link import CHUNK, Beat, Bye, Hello, Link, Part, Stop, pack, unpack
 from .wire import Frame
 
 Note = Callable[..., None]
+AHEAD = 64  # messages that wait to be taken, of one peer
 
 
 class Stream(Protocol):
@@ -52,14 +54,28 @@ class Standing:
     closing: bool = False  # it has nothing more to say
     cause: str | None = None  # why the run was stopped
     talks: dict[Party, Talk] = field(default_factory=dict)
+    _refusals: Counter[str] = field(default_factory=Counter)
 
     def stop(self, cause: str, told_by: Party | None = None) -> None:
-        """The run is over: tell everyone, once."""
-        if self.cause is None:
+        """The run is over: tell everyone. Of several causes, all parties settle on the first in
+        the order of the alphabet."""
+        if self.cause is None or cause < self.cause:
             self.cause = cause
             self.mailbox.abort(cause)
             self.note("stopped", cause=cause, told_by=None if told_by is None else str(told_by))
             self.wake()
+
+    def refused(self, why: str, peer: Party | None = None) -> None:
+        """Into the log: the first time, the second, the fourth, the eighth, ..."""
+        self._refusals[f"{peer}: {why}"] += 1
+        times = self._refusals[f"{peer}: {why}"]
+        if times & (times - 1) == 0:
+            facts = {} if peer is None else {"peer": str(peer)}
+            self.note("refused", why=why, **facts, **({"times": times} if times > 1 else {}))
+
+    @property
+    def refusals(self) -> int:
+        return self._refusals.total()
 
     def wake(self) -> None:
         for talk in self.talks.values():
@@ -121,7 +137,8 @@ class Talk:
         """Messages, signs of life, the word to stop, goodbye."""
         standing, link = self._standing, self._link
         acknowledged: Key | None = None
-        pulsed, due, told, said = 0.0, 0.0, False, False
+        pulsed, due, said = 0.0, 0.0, False
+        told: str | None = None
         while not (said and link.bye):
             self._news.clear()
             while (sent := link.after(self._sent)) is not None:
@@ -131,10 +148,10 @@ class Talk:
                 acknowledged, pulse, pulsed = link.got, standing.pulsed > pulsed, standing.pulsed
                 await self._packet(Beat(acknowledged, pulse))
                 due = time.monotonic() + standing.timing.beat
-            if standing.cause is not None and not told:
-                await self._packet(Stop(standing.cause))
-                told = True
-            if standing.closing and not said and (link.is_heard or told):
+            if standing.cause is not None and standing.cause != told:
+                told = standing.cause
+                await self._packet(Stop(told))
+            if standing.closing and not said and (link.is_heard or told is not None):
                 await self._packet(Bye())
                 said = True
             with suppress(TimeoutError):
@@ -188,9 +205,17 @@ class Talk:
             else:
                 self._link.receive(frame)
             self.wake()
+            await self._pause()
         except FrameError as problem:
             self._link.counts["refused"] += 1
             raise RefusedError(str(problem)) from None
+
+    async def _pause(self) -> None:
+        """Nobody reads on for one who is far ahead: its messages would only fill our memory."""
+        standing = self._standing
+        while standing.mailbox.held(self._link.peer) >= AHEAD and not standing.closing:
+            await asyncio.sleep(0.05)
+            self._heard = time.monotonic()
 
     async def _watch(self) -> None:
         """Silence ends a connection, and so does a certificate that is no longer welcome. Time in
