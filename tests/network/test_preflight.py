@@ -26,7 +26,7 @@ def prepared(tmp_path):
     file = RunFile.read(made.folder / "run.toml")
     hub = Host(file, PartyFile.read(made.of("a") / "party.toml"), print)
     hub.folder.mkdir()
-    transport = hub._transport()
+    transport = hub.transport()
     transport.open()
     yield made
     transport.close()

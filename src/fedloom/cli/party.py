@@ -1,13 +1,16 @@
-"""fedloom hub, fedloom client, fedloom rehearse: real parties, one process each."""
+"""fedloom align, hub, client, status and rehearse: real parties, one process each."""
 
 from __future__ import annotations
 
 import argparse
+import time
 from pathlib import Path
 
 from ..config.runfile import RunFile
 from ..errors import SettingError
 from . import common
+
+SILENT = 5.0  # seconds: a party says every second how it stands
 
 
 def add(verbs: common.Verbs) -> None:
@@ -50,6 +53,86 @@ def add(verbs: common.Verbs) -> None:
     two.add_argument("--out", type=Path, metavar="DIR", help="the folder to write to")
     two.add_argument("--within", type=float, default=600.0, metavar="SECONDS", help="at most")
     two.add_argument("--quiet", action="store_true", help="no progress, no summary")
+
+    three = common.add_verb(
+        verbs,
+        "align",
+        act_align,
+        "agree with the other organisations on rows, before a federation",
+        """
+        Every party runs this once, before `hub` and `client`: ids are matched by keyed hashes,
+        columns are prepared, and each party gets the agreement and its own rows.
+
+          fedloom align run.toml party.toml
+        """,
+    )
+    common.add_run_file(three)
+    three.add_argument("party", type=Path, metavar="PARTY.toml", help="this party's own file")
+    three.add_argument("--quiet", action="store_true", help="nothing but errors")
+    four = common.add_verb(
+        verbs,
+        "status",
+        act_status,
+        "how a party of a federation stands: round, who is there, who is awaited",
+        """
+        How the party of PARTY.toml stands, on its own machine: the round it is in, who is
+        connected, whom it waits for, its rate and the bytes on each link.
+
+          fedloom status party.toml
+        """,
+    )
+    four.add_argument("party", type=Path, metavar="PARTY.toml", help="the party's own file")
+    common.add_json(four)
+
+
+@common.of_network
+def act_align(chosen: argparse.Namespace) -> None:
+    from ..files import telling
+    from ..parties.align import Aligning
+    from ..parties.log import Log
+    from ..parties.partyfile import PartyFile
+
+    own = PartyFile.read(chosen.party)
+    folder = Path(own.party.folder)
+    with telling(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    log = Log(folder, own.me, _nothing if chosen.quiet else _say)
+    made = Aligning(RunFile.read(chosen.file, chosen.set), own, log).go()
+    if not chosen.quiet:
+        print(f"{made.size} common rows for training")
+        print(f"written: {own.party.agreement}, {own.party.rows}")
+
+
+@common.of_network
+def act_status(chosen: argparse.Namespace) -> None:
+    from ..parties.partyfile import PartyFile
+    from ..parties.status import read_status
+
+    now = read_status(Path(PartyFile.read(chosen.party).party.folder))
+    if chosen.json:
+        common.print_json(now)
+        return
+    age = time.time() - now["time"]
+    state = "done" if now["over"] else "stopped" if now["stopped"] else "running"
+    if state == "running" and age > SILENT:
+        state = f"not heard of for {age:.0f} s"
+    rate = "" if now["rate"] is None else f", {now['rate']:.2f} rounds a second"
+    print(f"{now['party']}: {state}, round {now['round']} of {now['rounds']}{rate}")
+    for word in ("stopped", "awaited", "absent"):
+        if now[word]:
+            told = now[word] if isinstance(now[word], str) else ", ".join(now[word])
+            print(f"{word}: {told}")
+    rows = [
+        (
+            peer,
+            "yes" if peer in now["present"] else "no",
+            common.human_bytes(counts.get("on the wire", 0)),
+            common.human_bytes(counts.get("received", 0)),
+            counts.get("refused", 0),
+        )
+        for peer, counts in now["links"].items()
+    ]
+    common.print_table(("peer", "connected", "sent", "received", "refused"), rows)
 
 
 @common.of_network

@@ -19,7 +19,7 @@ from ..errors import DataError
 from ..explain import Explanation, explain
 from ..federation.permits import Form, Permits, Way, form, way
 from ..federation.schedule import Everyone, Recorded, Turn
-from ..federation.topology import SERVER, Client, Party, Topology
+from ..federation.topology import Topology
 from ..files import write_json
 from ..models.task import Shapes
 from ..run import Run, play, reference
@@ -47,13 +47,6 @@ class Agreement:
     @property
     def size(self) -> int:
         return self.basis.size
-
-    @property
-    def listeners(self) -> list[str]:
-        return listeners(self.topology)
-
-    def peers(self, party: Party) -> tuple[list[Party], list[Party]]:
-        return peers(self.topology, party)
 
     def to_json(self) -> dict[str, Any]:
         shapes = self.shapes
@@ -94,21 +87,6 @@ class Agreement:
             return Agreement.from_json(json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
             raise DataError(f"{path} is no agreement ({problem!r})") from None
-
-
-def listeners(topology: Topology) -> list[str]:
-    """Hubs, and the server, in their order: of two, the later dials the earlier."""
-    return [*topology.silos, *([SERVER] if topology.server else [])]
-
-
-def peers(topology: Topology, party: Party) -> tuple[list[Party], list[Party]]:
-    """Whom a party dials, and who dials it."""
-    if isinstance(party, Client):
-        return [party.silo], []
-    order = listeners(topology)
-    place = order.index(party)
-    own = topology.of(party) if party != SERVER else ()
-    return [*order[:place]], [*own, *order[place + 1 :]]
 
 
 def permits_of(run: Run) -> Permits:

@@ -31,7 +31,8 @@ from ..federation.topology import Client, Party
 from ..transports.talk import Timing
 from ..trust.certificates import party_of
 
-FILES = {"agreement", "rows", "folder", "secret", "certificate", "key", "allow", "ca"}
+FILES = {"agreement", "rows", "folder", "secret", "table", "salt", "ca"}
+FILES |= {"certificate", "key", "allow"}
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,10 @@ class Own:
     rows: Annotated[str, "this party's own rows"]
     folder: Annotated[str, "where it writes"]
     secret: Annotated[str | None, "file of at least 32 bytes that noise is drawn from"] = None
+    table: Annotated[str | None, "a client's own CSV or Parquet file, for `fedloom align`"] = None
+    salt: Annotated[str | None, "a secret text that all clients share: ids are hashed with it"] = (
+        None
+    )
 
 
 @dataclass(frozen=True)
@@ -105,7 +110,8 @@ class PartyFile:
     party: Own
     keys: Keys
     peers: dict[str, Peer]
-    listen: str | None = None
+    listen: Annotated[str | None, "host:port; of hubs and the server"] = None
+    metrics: Annotated[str | None, "host:port, where Prometheus may ask"] = None
     waits: Patience = field(default_factory=Patience)
     limits: Limits = field(default_factory=Limits)
 

@@ -14,6 +14,7 @@ from ..errors import FedLoomError
 from ..federation.topology import Client, title
 from ..trust.allow import read_list
 from ..trust.certificates import Certificate, host_name
+from .connect import peers
 from .host import Host
 from .partyfile import PartyFile
 
@@ -45,7 +46,7 @@ def preflight(file: RunFile, own: PartyFile) -> Iterator[Finding]:
         yield Finding("rows", False, str(problem))
     yield from _certificates(host)
     yield _allowed(host)
-    for peer in host.agreement.peers(host.me)[0]:
+    for peer in peers(host.agreement.topology, host.me)[0]:
         yield _reached(host, str(peer))
 
 
@@ -53,7 +54,7 @@ def _certificates(host: Host) -> Iterator[Finding]:
     me, keys = host.me, host.own.keys
     try:
         mine = Certificate.read(Path(keys.certificate))
-        ca = host.ca(me.silo if isinstance(me, Client) else me)
+        ca = host.links.ca(me.silo if isinstance(me, Client) else me)
     except FedLoomError as problem:
         yield Finding("certificate", False, str(problem))
         return
@@ -76,7 +77,7 @@ def _allowed(host: Host) -> Finding:
         listed = read_list(Path(host.own.keys.allow))
     except FedLoomError as problem:
         return Finding("allow-list", False, str(problem))
-    expected = [peer for both in host.agreement.peers(host.me) for peer in both]
+    expected = [peer for both in peers(host.agreement.topology, host.me) for peer in both]
     lacking = [title(peer) for peer in expected if not listed.get(str(peer))]
     if lacking:
         return Finding("allow-list", False, f"not on it: {', '.join(lacking)}")
@@ -87,7 +88,7 @@ def _reached(host: Host, peer: str) -> Finding:
     """Whether a peer is there, and is who it should be."""
     what, keys = f"peer {peer}", host.own.keys
     try:
-        address = host.address(peer)
+        address = host.links.address(peer)
         context = ssl.create_default_context(cadata=address.ca.decode())
         context.load_cert_chain(keys.certificate, keys.key)
         context.set_alpn_protocols(["h2"])

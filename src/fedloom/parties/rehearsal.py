@@ -36,6 +36,7 @@ from ..trust.allow import write_list
 from ..trust.certificates import Authority, save
 from .agreement import Agreement
 from .basis import Basis
+from .connect import listeners, peers
 from .memory import CHECKPOINT
 from .rows import write_rows
 
@@ -88,7 +89,7 @@ class Rehearsal:
         return run
 
     def _write_parties(self, run: Run, agreement: Agreement) -> None:
-        hubs, allowed = agreement.listeners, {}
+        hubs, allowed = listeners(agreement.topology), {}
         ports = dict(zip(hubs, free_ports(len(hubs)), strict=True))
         for organisation in hubs:
             authority = Authority.new(organisation, DAYS)
@@ -103,14 +104,14 @@ class Rehearsal:
         for party in agreement.topology.parties:
             write_rows(self.of(party) / "rows.safetensors", run.placement.view([party]))
             self._write_party_file(party, agreement, ports)
-            theirs = {str(peer) for both in agreement.peers(party) for peer in both}
+            theirs = {str(peer) for both in peers(agreement.topology, party) for peer in both}
             mine = {name: prints for name, prints in allowed.items() if name in theirs}
             write_list(self.of(party) / "allow.toml", mine)
 
     def _write_party_file(
         self, party: Party, agreement: Agreement, ports: Mapping[str, int]
     ) -> None:
-        known = [party.silo] if isinstance(party, Client) else agreement.listeners
+        known = [party.silo] if isinstance(party, Client) else listeners(agreement.topology)
         told: dict[str, Any] = {
             "party": {
                 "name": str(party),

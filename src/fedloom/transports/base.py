@@ -48,6 +48,7 @@ class Mailbox:
         self._heard: dict[Party, float] = {}
         self._fresh: set[Party] = set()  # sources with news since the last look
         self._gone: set[Party] = set()
+        self.awaited: frozenset[Party] = frozenset()  # for whoever wants to know, now
         self._problem: FedLoomError | None = None
 
     def put(self, message: Message) -> None:
@@ -107,6 +108,7 @@ class Mailbox:
             return found is not None or source in self._gone
 
         begun = time.monotonic()
+        self.awaited = frozenset([source])
         if not self._wait(ready, lambda: max(begun, self._heard.get(source, 0)) + seconds):
             raise LostError(
                 f"{key}: {title(self.owner)} waited for {what} from {title(source)}, of which "
@@ -152,6 +154,7 @@ class Mailbox:
             return not awaited or (enough is not None and len(came) >= enough)
 
         until = time.monotonic() + seconds
+        self.awaited = frozenset(awaited)
         self._wait(ready, lambda: until)
         return came
 
@@ -172,6 +175,7 @@ class Mailbox:
                 if self._problem is not None:
                     raise self._problem
                 if ready():
+                    self.awaited = frozenset()
                     return True
                 asked = time.monotonic()
                 left = until() + lost - asked

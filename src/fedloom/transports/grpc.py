@@ -139,6 +139,21 @@ class GrpcTransport:
         self._standing.stop(cause)
 
     @property
+    def present(self) -> list[Party]:
+        """To whom there is a connection now."""
+        return list(self._standing.talks)
+
+    @property
+    def awaited(self) -> frozenset[Party]:
+        """Whose message is waited for now."""
+        return self._standing.mailbox.awaited
+
+    @property
+    def refusals(self) -> int:
+        """How often anybody was refused."""
+        return self._standing.refusals
+
+    @property
     def cause(self) -> str | None:
         """Why the run was stopped, if it was: the same at every party, once they have talked."""
         return self._standing.cause

@@ -120,6 +120,7 @@ class Link:
         self.meetings = 0  # connections so far
         self.bye = False  # the peer has said so
         self.counts: Counter[str] = Counter()  # of bytes, and of what was refused
+        self.left: Counter[str] = Counter()  # bytes by kind, of what was to be sent
         self.wake: Callable[[], None] = lambda: None
 
     # Sending
@@ -132,6 +133,7 @@ class Link:
             if self._outbox and key <= self._outbox[-1].key:
                 raise FrameError(f"{key}: a second message to {title(self.peer)} in one move")
             self._outbox.append(Sent(key, frame))
+            self.left[message.kind] += sum(map(len, frame))
             oldest = min(key.round - KEPT + 1, self.acknowledged.round)
             if key != AT_THE_END:
                 while (
