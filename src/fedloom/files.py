@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from .crash import crash
 from .errors import ExistsError, WriteError
 
 try:
@@ -37,9 +38,14 @@ def write_bytes(path: Path, content: bytes, mode: int = 0o666) -> None:
             part.unlink(missing_ok=True)
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
             with os.fdopen(os.open(part, flags, mode), "wb") as file:
-                file.write(content)
+                whole, half = memoryview(content), len(content) // 2
+                file.write(whole[:half])
+                file.flush()
+                crash(f"writing {path.name}")
+                file.write(whole[half:])
                 file.flush()
                 os.fsync(file.fileno())
+            crash(f"written {path.name}")
             part.replace(path)
             _sync_folder(path.parent)
         finally:

@@ -28,7 +28,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import linear_sum_assignment
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -165,6 +164,8 @@ def match_layer(
 
 def assigned(costs: Floats, now: Ints) -> Ints:
     """The cheapest places for the rows, no two in one; `now` where none are cheaper."""
+    from scipy.optimize import linear_sum_assignment  # slow to import, and seldom needed
+
     rows, places = linear_sum_assignment(costs)
     then, best = (float(costs[rows, at].sum()) for at in (now, places))
     return places if best < then - SAME * float(costs.max()) else now

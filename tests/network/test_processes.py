@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import signal
 import time
 
@@ -122,21 +123,31 @@ def test_killed_parties_come_back_and_nothing_is_different(rehearsal, killed):
     assert one.compare(run, 0.0).is_equal
 
 
+def said(one, parties):
+    """The last words of several."""
+    return {one.last_words(party) for party in parties}
+
+
 def test_a_client_that_stays_away_ends_the_run_for_everyone(rehearsal):
-    """Within the deadline, with one cause and one exit code; what was done is kept."""
+    """Within the deadline, with one cause and one exit code; what was done is kept, and the run
+    goes on from it."""
     one = rehearsal(patience=6.0)
-    begin(one)
+    run = begin(one)
     reach(one, "a", 20)
     kill(one, ONE)
     began = time.monotonic()
     with pytest.raises(LostError, match="hub a: exit code 10; hub b: exit code 10"):
         one.wait(60)
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 30
     others = [party for party in one.processes if party != ONE]
     assert all(one.processes[party].returncode == 10 for party in others)
-    assert len({one.last_words(party).split("hub a waited")[1] for party in others}) == 1
-    assert (one.of("a") / "out" / "checkpoint.safetensors").exists()
+    (cause,) = said(one, others)
+    assert re.search("hub a waited for .* from client a/1, which did not answer within 6 s", cause)
     assert not (one.of("a") / "out" / "done.json").exists()
+    for party in one.processes:
+        one.start(party, "--resume")
+    one.wait(SLOW)
+    assert one.compare(run, 0.0).is_equal
 
 
 def test_a_hub_that_stays_away_ends_the_run_for_everyone(rehearsal):
@@ -148,10 +159,10 @@ def test_a_hub_that_stays_away_ends_the_run_for_everyone(rehearsal):
     began = time.monotonic()
     with pytest.raises(LostError, match="hub a: exit code 10"):
         one.wait(90)
-    assert time.monotonic() - began < 45
+    assert time.monotonic() - began < 60
     assert all(one.processes[party].returncode == 10 for party in one.processes if party != "b")
-    assert "from hub b, of which nothing was heard for 8 s" in one.last_words("a")
-    assert one.last_words(ONE) == one.last_words("a").replace("fedloom: ", "fedloom: hub a: ")
+    (cause,) = said(one, ["a", ONE, Client("a", "0")])
+    assert "from hub b, of which nothing was heard for 8 s" in cause
     assert "hub b" in one.last_words(Client("b", "0"))
 
 

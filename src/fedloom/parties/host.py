@@ -17,6 +17,7 @@ import torch
 from ..build import build_algorithm, build_schedule
 from ..config.fingerprint import fingerprint
 from ..config.runfile import RunFile
+from ..crash import crash
 from ..data.placement import View
 from ..engines.party import PartyEngine
 from ..errors import AbortedError, DataError, ExistsError, FedLoomError, LostError, SettingError
@@ -98,7 +99,9 @@ class Host:
         with closing(begun) as rounds:  # one that is left tells the others
             for done, state in rounds:
                 if not isinstance(self.me, Client):
+                    crash("before checkpoint")
                     self.memory.save(fed, state, done, transport, time.perf_counter() - began)
+                    crash("after checkpoint")
                 self.progress.step(done)
                 self.log.tell("round", f"round {done} of {self.file.rounds}", round=done)
         if isinstance(self.me, Client) and state is not None:

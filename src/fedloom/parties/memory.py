@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from .. import tree
 from ..algorithms.base import Algorithm
+from ..crash import crash
 from ..engines.party import PartyEngine
 from ..errors import DataError, SettingError
 from ..federation.ledger import Ledger
@@ -73,6 +74,7 @@ class Memory:
             },
         )
         write_bytes(self._beside(done), msgspec.msgpack.encode(beside))
+        crash("between the two files")
         save_checkpoint(self.folder / CHECKPOINT, snapshot, (), wall)
         for old in self.folder.glob("links-*.msgpack"):
             if old != self._beside(done):
@@ -137,8 +139,8 @@ def _placed(fed: PartyEngine, fresh: Any, values: Any) -> Any:
 
 
 class Durable:
-    """The transport of a hub whose clients may be missing: who dropped out is on disk before
-    another hub is told anything that follows from it."""
+    """The transport of a party; of a hub whose clients may be missing, who dropped out is on disk
+    before another hub is told anything that follows from it."""
 
     def __init__(self, transport: GrpcTransport, memory: Memory):
         self._transport, self._memory = transport, memory
@@ -148,4 +150,6 @@ class Durable:
     def send(self, message: Message) -> None:
         if isinstance(message.to, str) and self.fed is not None:
             self._memory.remember(self.fed.record)
+        crash(f"before {message.kind}")
         self._transport.send(message)
+        crash(f"after {message.kind}")

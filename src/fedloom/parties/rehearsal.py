@@ -139,14 +139,17 @@ class Rehearsal:
 
     # Processes
 
-    def start(self, party: Party, *options: str) -> subprocess.Popen[bytes]:
-        """One party as a process of its own; again, if it has ended."""
+    def start(
+        self, party: Party, *options: str, crash: str | None = None
+    ) -> subprocess.Popen[bytes]:
+        """One party as a process of its own; again, if it has ended. `crash`: where it is to be
+        killed (crash.py)."""
         verb = "client" if isinstance(party, Client) else "hub"
         files = [str(self.folder / "run.toml"), str(self.of(party) / "party.toml")]
         with (self.of(party) / "log").open("ab") as log:
             made = subprocess.Popen(
                 [sys.executable, "-m", "fedloom", verb, *files, *options],
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                env={**os.environ, "OMP_NUM_THREADS": "1", "FEDLOOM_CRASH": crash or ""},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
