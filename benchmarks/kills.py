@@ -2,8 +2,9 @@
 
 Three organisations that know different things of 442 patients, each with a hub and two clients:
 nine processes over mutual TLS. One or two at a time are killed by SIGKILL and started again, as
-often as asked for; the model must be that of an undisturbed run bit for bit, and so must the ledger
-be, message by message.
+often as asked for: after a random pause whenever rounds are made again, and at times before that.
+The model must be that of an undisturbed run bit for bit, and so must the ledger be, message by
+message.
 """
 
 from __future__ import annotations
@@ -73,7 +74,9 @@ def disturb(one: Rehearsal, wanted: int, draw: random.Random, within: float) -> 
     kills: Counter[str] = Counter()
     pairs = 0
     while kills.total() < wanted:
-        time.sleep(draw.uniform(0.0, 2.0))
+        if draw.random() < 0.8:  # sometimes also while some are still starting
+            await_rounds(one, run.placement.topology.silos[0], 2)
+        time.sleep(draw.uniform(0.0, 1.0))
         chosen = draw.sample(parties, draw.choice([1, 1, 2]))
         if any(process.poll() is not None for process in one.processes.values()):
             print("the run ended before it was killed so often: ask for more rounds")
@@ -96,6 +99,20 @@ def disturb(one: Rehearsal, wanted: int, draw: random.Random, within: float) -> 
         f"{'equal' if outcome.same_ledger else 'DIFFERENT'}"
     )
     return 0 if outcome.is_equal and kills.total() >= wanted else 1
+
+
+def await_rounds(one: Rehearsal, hub: Party, more: int, within: float = 300.0) -> None:
+    """Until the hub has made some rounds, or has ended."""
+    log, until = one.of(hub) / "out" / "log.jsonl", time.monotonic() + within
+    seen = rounds(log)
+    while rounds(log) < seen + more and time.monotonic() < until:
+        if one.processes[hub].poll() is not None:
+            return
+        time.sleep(0.05)
+
+
+def rounds(log: Path) -> int:
+    return log.read_text().count('"event": "round"') if log.exists() else 0
 
 
 def kind(party: Party) -> str:

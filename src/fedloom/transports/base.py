@@ -108,8 +108,7 @@ class Mailbox:
             return found is not None or source in self._gone
 
         begun = time.monotonic()
-        self.awaited = frozenset([source])
-        if not self._wait(ready, lambda: max(begun, self._heard.get(source, 0)) + seconds):
+        if not self._wait(ready, lambda: max(begun, self._heard.get(source, 0)) + seconds, source):
             raise LostError(
                 f"{key}: {title(self.owner)} waited for {what} from {title(source)}, of which "
                 f"nothing was heard for {seconds:g} s"
@@ -154,8 +153,7 @@ class Mailbox:
             return not awaited or (enough is not None and len(came) >= enough)
 
         until = time.monotonic() + seconds
-        self.awaited = frozenset(awaited)
-        self._wait(ready, lambda: until)
+        self._wait(ready, lambda: until, *awaited)
         return came
 
     def _head(self, source: Party, key: Key) -> Message | None:
@@ -166,20 +164,23 @@ class Mailbox:
             queue.popleft()
         return queue[0] if queue else None
 
-    def _wait(self, ready: Callable[[], bool], until: Callable[[], float]) -> bool:
+    def _wait(self, ready: Callable[[], bool], until: Callable[[], float], *awaited: Party) -> bool:
         """Deadlines are of time that was lived: that in which this process stood still is nobody
         else's silence."""
         lost = 0.0
-        with self._changed:
-            while True:
-                if self._problem is not None:
-                    raise self._problem
-                if ready():
-                    self.awaited = frozenset()
-                    return True
-                asked = time.monotonic()
-                left = until() + lost - asked
-                if left <= 0:
-                    return False
-                self._changed.wait(min(left, SLICE))
-                lost += max(0.0, time.monotonic() - asked - 2 * SLICE)
+        self.awaited = frozenset(awaited)
+        try:
+            with self._changed:
+                while True:
+                    if self._problem is not None:
+                        raise self._problem
+                    if ready():
+                        return True
+                    asked = time.monotonic()
+                    left = until() + lost - asked
+                    if left <= 0:
+                        return False
+                    self._changed.wait(min(left, SLICE))
+                    lost += max(0.0, time.monotonic() - asked - 2 * SLICE)
+        finally:
+            self.awaited = frozenset()
