@@ -54,28 +54,47 @@ def play(one, run, steps):
     assert one.compare(run, 0.0).is_equal
 
 
-def test_a_hub_at_every_point(rehearsal):  # noqa: F811
-    one = rehearsal(RUN.replace("150", "60"))
-    play(one, one.prepare(), [("a", point) for point in HUB])
+def sixty(text):
+    return text.replace("150", "60")
 
 
-def test_a_client_at_every_point_and_two_at_once(rehearsal):  # noqa: F811
-    one = rehearsal(RUN.replace("150", "60"))
+def test_a_hub(rehearsal):  # noqa: F811
+    one = rehearsal(sixty(RUN))
+    points = ["before checkpoint", "writing checkpoint.safetensors", "after checkpoint"]
+    points += ["before hub-embedding", "after hub-embedding"]
+    play(one, one.prepare(), [("a", point) for point in points])
+
+
+def test_a_client_and_two_at_once(rehearsal):  # noqa: F811
+    one = rehearsal(sixty(RUN))
     steps = [
-        *((ONE, point) for point in CLIENT),
-        ("a", "after hub-embedding", "b"),
-        (ONE, "before update", "a"),
+        (ONE, "before update"),
+        (ONE, "after embedding", "a"),
         ("b", "writing checkpoint.safetensors", Client("b", "0"), "a"),
     ]
     play(one, one.prepare(), steps)
 
 
 def test_the_label_holder(rehearsal):  # noqa: F811
-    one = rehearsal(PRIVATE.replace("150", "40"))
-    play(one, one.prepare(), [("a", point) for point in LABELS])
+    one = rehearsal(sixty(PRIVATE))
+    play(one, one.prepare(), [("a", "before hub-derivative"), ("a", "after checkpoint")])
+
+
+ALL = {
+    "hub a": (RUN, [("a", point) for point in HUB]),
+    "hub b": (RUN, [("b", point) for point in HUB]),
+    "clients": (RUN, [(ONE, point) for point in CLIENT]),
+    "two hubs": (RUN, [("a", point, "b") for point in HUB if "links-" not in point]),
+    "hub and client": (RUN, [("a", point, ONE) for point in HUB if "links-" not in point]),
+    "label holder": (PRIVATE, [("a", point) for point in LABELS]),
+    "other hub": (PRIVATE, [("b", point) for point in HUB[:6]]),
+}
 
 
 @pytest.mark.slow
-def test_the_other_hub_at_every_point(rehearsal):  # noqa: F811
-    one = rehearsal(RUN.replace("150", "60"))
-    play(one, one.prepare(), [("b", point) for point in HUB])
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("what", ALL)
+def test_every_point(rehearsal, what):  # noqa: F811
+    text, steps = ALL[what]
+    one = rehearsal(sixty(text))
+    play(one, one.prepare(), steps)

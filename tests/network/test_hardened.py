@@ -96,9 +96,8 @@ def test_a_hub_must_have_the_key_of_the_certificate_that_it_shows(keys):
         """Talks TLS with the old key, and shows the new certificate in its greeting."""
 
     thief = GrpcTransport("ash", "a" * 64, old, door=keys.door("ash"))
-    thief._identity = old
     thief.open()
-    thief._identity = Thief(new.certificate, old.key)
+    thief._meeting.identity = Thief(new.certificate, old.key)
     told = []
     client = dialling(keys, ONE, thief.port, notes=told)
     try:

@@ -71,6 +71,8 @@ class Host:
                 self._rounds(fed, transport)
             except FedLoomError as found:
                 problem = found
+                if transport.cause is None and not isinstance(found, AbortedError):
+                    transport.abort(f"{title(self.me)}: {found}")  # before the first round
             finally:
                 transport.close()
                 status.close()
