@@ -10,7 +10,6 @@ from safetensors.torch import load_file
 
 from fedloom.config.runfile import RunFile
 from fedloom.errors import AbortedError, DataError, ExistsError, SettingError
-from fedloom.federation.topology import Client
 from fedloom.parties.align import FORMS, Aligning
 from fedloom.parties.log import Log
 from fedloom.parties.partyfile import PartyFile
@@ -90,9 +89,6 @@ def prepared(tmp_path):
         path = made.of(party) / "party.toml"
         text = path.read_text().replace(str(made.folder / "agreement.json"), "own.json")
         text = text.replace('rows = "rows.safetensors"', 'rows = "own.safetensors"')
-        if isinstance(party, Client):
-            table = f'table = "{paths[str(party)]}"\nsalt = "{tmp_path / "salt"}"\n'
-            text = text.replace("[party]\n", f"[party]\n{table}")
         path.write_text(text)
         (made.of(party) / "out").mkdir()
     return made, file, run

@@ -22,7 +22,7 @@ from ..errors import (
     SettingError,
     WriteError,
 )
-from . import check, compare, data, explain, keys, listing, party, report, run, sweep
+from . import check, compare, data, explain, keys, listing, party, predict, report, run, sweep
 
 CODES: dict[type[BaseException], tuple[int, str]] = {
     SettingError: (2, "a run file, a setting or an option cannot be"),
@@ -65,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"fedloom {version('fedloom')}")
     top.add_argument("--debug", action="store_true", help="show where an error came from")
     verbs = top.add_subparsers(dest="verb", metavar="VERB", required=True)
-    for verb in (run, sweep, compare, report, listing, explain, data, check, keys, party):
+    for verb in (run, sweep, compare, report, listing, explain, data, check, keys, party, predict):
         verb.add(verbs)
     return top
 

@@ -105,7 +105,7 @@ class Aligning:
         party, settings = self.own.party, self.settings
         if party.table is None or party.salt is None:
             raise SettingError("[party]: a client aligns its `table` with a `salt`: name both")
-        table = OwnTable(Path(party.table), _salt(Path(party.salt)), me, settings)
+        table = OwnTable(Path(party.table), read_salt(Path(party.salt)), me, settings)
         self._send("hashes", me.silo, ids=table.ids(), told=packed(table.columns()))
         heard = self._hear("numbers", me.silo)
         kinds, numbers, common = unpacked(heard["told"]), heard["numbers"], heard["common"]
@@ -272,7 +272,8 @@ def unpacked(value: Tensor) -> Any:
         raise DataError(f"what was told cannot be read ({problem})") from None
 
 
-def _salt(path: Path) -> str:
+def read_salt(path: Path) -> str:
+    """The key that ids are hashed with."""
     try:
         found = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as problem:

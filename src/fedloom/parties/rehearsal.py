@@ -3,6 +3,9 @@ with throw-away certificates and with its own rows only, in its own folder.
 
     run.toml  agreement.json  keys/SILO/...  parties/NAME/{party.toml, rows.safetensors, log, out/}
 
+Where the run has tables with hashed ids, a party file names the client's own, and how its columns
+became numbers is beside the rows: `fedloom predict` takes it from there.
+
 What comes out is compared with the reference engine: the model bit for bit, the ledger message by
 message.
 """
@@ -16,7 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +40,7 @@ from ..trust.certificates import Authority, save
 from .agreement import Agreement
 from .basis import Basis
 from .connect import listeners, peers
+from .lookup import PREPARATION, by_id
 from .memory import CHECKPOINT
 from .rows import write_rows
 
@@ -103,10 +107,18 @@ class Rehearsal:
                 allowed[str(party)] = [certificate.fingerprint]
         for party in agreement.topology.parties:
             write_rows(self.of(party) / "rows.safetensors", run.placement.view([party]))
+            self._write_preparation(party, run)
             self._write_party_file(party, agreement, ports)
             theirs = {str(peer) for both in peers(agreement.topology, party) for peer in both}
             mine = {name: prints for name, prints in allowed.items() if name in theirs}
             write_list(self.of(party) / "allow.toml", mine)
+
+    def _write_preparation(self, party: Party, run: Run) -> None:
+        made = None if run.data is None else run.data.preparation
+        if made is not None and party != SERVER:
+            silo = party.silo if isinstance(party, Client) else party
+            own = replace(made, silos={silo: made[silo]})
+            write_text(self.of(party) / PREPARATION, own.to_json())
 
     def _write_party_file(
         self, party: Party, agreement: Agreement, ports: Mapping[str, int]
@@ -131,6 +143,11 @@ class Rehearsal:
         }
         if not isinstance(party, Client):
             told["listen"] = f"127.0.0.1:{ports[party]}"
+        elif by_id(self.file):
+            data = self.file.values["data"]
+            held = data["silos"][party.silo]
+            table = held[party.name] if isinstance(held, Mapping) else held
+            told["party"] |= {"table": str(table), "salt": str(data["salt_file"])}
         write_text(self.of(party) / "party.toml", tomli_w.dumps(told))
 
     def of(self, party: Party) -> Path:
@@ -140,11 +157,11 @@ class Rehearsal:
     # Processes
 
     def start(
-        self, party: Party, *options: str, crash: str | None = None
+        self, party: Party, *options: str, crash: str | None = None, verb: str | None = None
     ) -> subprocess.Popen[bytes]:
         """One party as a process of its own; again, if it has ended. `crash`: where it is to be
-        killed (crash.py)."""
-        verb = "client" if isinstance(party, Client) else "hub"
+        killed (crash.py). `verb`: what it does, other than to train."""
+        verb = verb or ("client" if isinstance(party, Client) else "hub")
         files = [str(self.folder / "run.toml"), str(self.of(party) / "party.toml")]
         with (self.of(party) / "log").open("ab") as log:
             made = subprocess.Popen(

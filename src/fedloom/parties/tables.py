@@ -171,14 +171,14 @@ def rows_of(
 ) -> tuple[int, dict[Client, tuple[Tensor, Tensor]]]:
     """How many training rows there are, and for each client the number of each of its rows (-1:
     not one of them), and which are common. Ids of all silos, as hashes."""
-    mine = {client: _words(ids) for client, ids in held.items()}
+    mine = {client: each_hash(ids) for client, ids in held.items()}
     holders: dict[bytes, Client] = {}
     for client, ids in mine.items():
         for one in ids:
             if holders.setdefault(one, client) != client:
                 told = f"{title(holders[one])} and {title(client)}"
                 raise DataError(f"{told} have rows of the same ids; keep each at one of them")
-    common = sorted(set(holders).intersection(*(_words(ids) for ids in others)))
+    common = sorted(set(holders).intersection(*(each_hash(ids) for ids in others)))
     if not common:
         raise DataError("no id is in every silo: ids must be written alike, and the salt be one")
     testing = drawn((one.hex() for one in common), test)
@@ -195,7 +195,8 @@ def rows_of(
     }
 
 
-def _words(ids: Tensor) -> list[bytes]:
+def each_hash(ids: Tensor) -> list[bytes]:
+    """Hashes, one by one."""
     flat = ids.numpy().tobytes()
     return [flat[at : at + HASH] for at in range(0, len(flat), HASH)]
 
