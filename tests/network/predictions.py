@@ -20,6 +20,25 @@ from fedloom.run import Snapshot
 SLOW = 150  # seconds: nothing takes longer, or it is an error
 
 
+RUN = """\
+[data]
+name = "iris"
+
+[partition]
+clients = [2, 1]
+
+[algorithm]
+name = "NAME"
+batch = 20
+rounds = 2
+"""
+
+
+def text_of(name, model=""):
+    """A small run of an algorithm, on real rows."""
+    return RUN.replace("NAME", name) + model
+
+
 def finish(made, run):
     """What training leaves with every party, taken from the reference (they are equal: see
     test_processes)."""

@@ -2,39 +2,31 @@
 
 import json
 import re
-import signal
-import time
 
 import pytest
 import torch
 
 from fedloom.config.runfile import RunFile
 from fedloom.data.reading import hashed
-from fedloom.errors import AbortedError, DataError, ExistsError, SettingError
+from fedloom.errors import (
+    AbortedError,
+    DataError,
+    ExistsError,
+    RefusedError,
+    SettingError,
+)
 from fedloom.federation.permits import Way
 from fedloom.federation.topology import Client
+from fedloom.parties.agreement import Agreement
 from fedloom.parties.asking import foresee
 from fedloom.parties.basis import Basis
-from fedloom.parties.lookup import PREPARATION
-from fedloom.parties.rehearsal import Rehearsal
+from fedloom.parties.lookup import PREPARATION, Names, OwnRows
+from fedloom.parties.partyfile import PartyFile
 from fedloom.transports.grpc import GrpcTransport
 
-from .predictions import SLOW, ask, finish, finish_one, parties_of, read_scores, write_ids
+from .predictions import ask, finish_one, parties_of, read_scores, text_of
 from .test_align import SALT, run_text, tables
 
-QUICK = {"start": 60.0, "patience": 30.0, "beat": 0.2, "silence": 3.0, "linger": 3.0}
-RUN = """\
-[data]
-name = "iris"
-
-[partition]
-clients = [2, 1]
-
-[algorithm]
-name = "NAME"
-batch = 20
-rounds = 2
-"""
 ONE, B0 = Client("a", "1"), Client("b", "0")
 MIDDLE = '[model]\nembedding = 5\nhead = {name = "linear"}\nmiddle = {name = "linear"}\n'
 HEAD = '[model]\nembedding = 5\nhead = {name = "linear"}\ncombine = "concat"\n'
@@ -59,27 +51,6 @@ batch = 128
 widths = {ash = [5]}
 rounds = 2
 """
-
-
-def text_of(name, model=""):
-    return RUN.replace("NAME", name) + model
-
-
-@pytest.fixture
-def finished(tmp_path):
-    """A federation that has trained."""
-    made = []
-
-    def make(text, **waits):
-        one = Rehearsal(RunFile.parse(text), tmp_path / f"r{len(made)}", {**QUICK, **waits})
-        made.append(one)
-        run = one.prepare()
-        finish(one, run)
-        return one, run
-
-    yield make
-    for one in made:
-        one.stop()
 
 
 @pytest.mark.parametrize(
@@ -113,31 +84,6 @@ def test_scores_are_those_of_the_simulation(finished, monkeypatch, asker, text):
     assert told <= {home, asker}
     found = {m.to for m in sent if m.kind == "hub-embedding"}
     assert found <= {home, "server"} or "tdcd" not in text
-
-
-def test_rehearsed_and_asked(finished):
-    """Real processes, from training to scores."""
-    made, run = finished(text_of("tdcd").replace("rounds = 2", "rounds = 5"))
-    for party in parties_of(made):
-        for path in (made.of(party) / "out").iterdir():
-            path.unlink()
-        made.start(party)
-    made.wait(SLOW)
-    assert made.compare(run, 0.0).is_equal
-    ids = write_ids(made, range(run.placement.size))
-    for party in parties_of(made):
-        own = ("--ids", str(ids), "--out", str(made.folder / "scores.csv"))
-        made.start(party, *(own if party == ONE else ("--for", "a/1")), verb="predict")
-    made.wait(SLOW)
-    scores, by = read_scores(made)
-    assert torch.equal(scores, run.predict())
-    assert set(by) == {"a+b"}
-    assert f"{run.placement.size} of {run.placement.size} rows" in (made.of("b") / "log").read_text()
-    assert len({one.splitlines()[-1].split()[-1] for one in logs(made)}) <= 2  # version, written
-
-
-def logs(made):
-    return [path.read_text() for path in made.folder.glob("parties/*/log")]
 
 
 @pytest.fixture
@@ -193,25 +139,20 @@ def test_missing_rows(asked):
     assert by == ["+".join(j for j, ids in held.items() if one in set(ids)) for one in people]
     assert by[-1] == ""
     assert bool(scores[-1].isnan())
-    whole = [k for k, who in enumerate(by) if who.count("+") == 2]
-    part = next(k for k, who in enumerate(by) if who.count("+") == 1)
-    (made.folder / "scores.csv").unlink()
-    some = [people[k] for k in [*whole, part]]
-    assert not any(ask(made, asker, some, "person", without=True).values())
-    again, _ = read_scores(made)
-    assert torch.allclose(again, scores[[*whole, part]], atol=1e-6)
-    assert_sum_without(run, some, by[part], again)
+    some = next(k for k, who in enumerate(by) if who.count("+") == 1)
+    assert torch.allclose(scores[some], added_up(made, run, people[some], by[some]), atol=1e-6)
 
 
-def assert_sum_without(run, people, who, scores):
-    """The last of these people is scored by some silos only."""
-    from fedloom.data.tables import read_rows
-
-    blocks = {silo: run.export(silo) for silo in run.placement.topology.silos}
-    files = {silo: run.data.preparation for silo in blocks}
-    assert set(files) == set(blocks)
-    assert who
-    del read_rows, people, scores
+def added_up(made, run, person, silos):
+    """What these silos' blocks give for a person."""
+    file, total = RunFile.read(made.folder / "run.toml"), 0.0
+    agreement, salted = Agreement.read(made.folder / "agreement.json"), Names("", SALT)
+    for client in parties_of(made):
+        if isinstance(client, Client) and client.silo in silos.split("+"):
+            own = PartyFile.read(made.of(client) / "party.toml")
+            _, x = OwnRows(file, own, agreement).find(salted.hashes([person]))
+            total = total + run.export(client.silo)(x).sum(0)
+    return total.detach()
 
 
 def test_columns_prepared_otherwise_are_refused(asked):
@@ -224,3 +165,52 @@ def test_columns_prepared_otherwise_are_refused(asked):
     ended = ask(made, Client("shop", "store"), ["p12"], "person")
     assert "prepared otherwise than those of hub shop" in str(ended[client])
     assert all(isinstance(problem, DataError | AbortedError) for problem in ended.values()), ended
+
+
+def test_blocks_of_different_rounds_do_not_combine(finished):
+    made, run = finished(text_of("tdcd"))
+    finish_one(made, run, "b", rounds=1)
+    ended = ask(made, ONE, [0, 1, 2])
+    for hub in ("a", "b"):
+        assert "blocks of different rounds do not belong together: a 2, b 1" in str(ended[hub])
+        assert isinstance(ended[hub], DataError)
+    assert isinstance(ended[ONE], AbortedError)
+    assert not (made.folder / "scores.csv").exists()
+
+
+def test_what_is_said_before_anybody_waits(finished, tmp_path):
+    made, run = finished(text_of("tdcd", HEAD))
+    b = ["a", *(party for party in parties_of(made) if party not in ("a", "b"))]
+    problem = ask(made, "b", [0], without=True, away=b)["b"]
+    assert isinstance(problem, SettingError)
+    assert "none can be left out" in str(problem)
+    assert isinstance(ask(made, "b", [0, 1, 0], away=b)["b"], DataError)
+    assert isinstance(ask(made, "b", [], away=b)["b"], DataError)
+    assert isinstance(ask(made, "server", [0], away=["b", *b[1:]])["a"], SettingError)
+    (made.of("b") / "out" / "done.json").unlink()
+    assert "no finished run is there" in str(ask(made, "b", [0], away=b)["b"])
+    (made.folder / "scores.csv").write_text("somebody's")
+    assert isinstance(ask(made, "b", [0], away=b)["b"], ExistsError)
+    alone, basis = RunFile.parse(text_of("alone")), Basis.of(run)
+    with pytest.raises(SettingError, match="every silo predicts by itself"):
+        foresee(alone, basis, "a")
+
+
+def test_only_the_asking_hub_may_be_told(finished):
+    """The list of permitted messages is that of this question."""
+    made, run = finished(text_of("tdcd"))
+    forms = foresee(made.file, Basis.of(run), "b").forms
+    assert Way("hub-embedding", "a", "b") in forms
+    assert Way("hub-embedding", "b", "a") not in forms
+    assert foresee(made.file, Basis.of(run), "a").adds_up
+    pooled = RunFile.parse(text_of("central"))
+    assert not foresee(pooled, Basis.of(run), "a").adds_up
+
+
+def test_whoever_answers_for_somebody_else_is_refused(finished):
+    """A party says for whom it takes part; a client that means another is not let in."""
+    made, _ = finished(text_of("tdcd"), start=4.0, patience=2.0)
+    ended = ask(made, "a", [0, 1], believed={ONE: B0})
+    assert isinstance(ended[ONE], RefusedError)
+    assert all(isinstance(ended[p], AbortedError) for p in ended if p != ONE), ended
+    assert "client a/1" in str(ended["a"])

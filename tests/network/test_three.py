@@ -35,6 +35,12 @@ def test_the_page_runs(tmp_path):
         done = json.loads((tmp_path / f"{party}-out" / "done.json").read_text())
         assert done["rounds"] == 20
     assert "clinic: done, round 20 of 20" in ended.stdout
+    lines = (tmp_path / "clinic/scores.csv").read_text().splitlines()
+    assert lines[0] == "person,score,contributed"
+    assert [line.split(",")[2] for line in lines[1:]] == [
+        *["bank+insurer+clinic"] * 4,
+        "insurer+clinic",
+    ]
     logs = "".join(path.read_text() for path in tmp_path.glob("*/*-out/*.jsonl"))
-    assert "p0001" not in logs
+    assert "p0012" not in logs
     assert "rows" in logs
