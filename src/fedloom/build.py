@@ -58,6 +58,14 @@ def build_task(file: RunFile, data: Federated) -> Task:
     return Task.of(data, settings.pop("name"), **settings)
 
 
+def build_algorithm(file: RunFile, algorithm: Algorithm | None = None) -> Algorithm:
+    """The file's algorithm, or another, with what it takes from other sections."""
+    own = algorithm or file.algorithm
+    if isinstance(own, HyFEMAvg) and own.views is None:
+        own = replace(own, views=file.partition.views)
+    return own
+
+
 def build_run(
     file: RunFile,
     data: Federated,
@@ -66,9 +74,7 @@ def build_run(
     ranks: Ranks | None = None,
 ) -> Run:
     """A run that has not begun; `algorithm` in place of the file's own."""
-    engine, own = file.engine, algorithm or file.algorithm
-    if isinstance(own, HyFEMAvg) and own.views is None:
-        own = replace(own, views=file.partition.views)
+    engine, own = file.engine, build_algorithm(file, algorithm)
     if own.needs_server:
         data = data.with_server()
     return Run(
@@ -77,7 +83,7 @@ def build_run(
         data,
         seed=engine.seed,
         engine=engine.name,
-        schedule=_schedule(file),
+        schedule=build_schedule(file),
         precision=engine.precision,
         device=engine.device,
         chunk=engine.chunk,
@@ -87,7 +93,8 @@ def build_run(
     )
 
 
-def _schedule(file: RunFile) -> Schedule:
+def build_schedule(file: RunFile) -> Schedule:
+    """Who is there, as far as the file says."""
     engine = file.engine
     if engine.schedule is None:
         return Everyone() if engine.presence == 1 else Drawn(engine.presence, seed=engine.seed)

@@ -7,9 +7,11 @@ FedLoomError
 │   └── SettingError    a number or a name in the settings
 ├── PlacementError      an algorithm touched a value that lives elsewhere
 ├── ProtocolError       a message that does not fit its kind, its place or its time
+│   └── FrameError      bytes that are not a message of this run
 ├── NotFiniteError      NaN or infinity in what a party sent
 ├── LocalError          a local function failed at a party
 ├── LostError           a party did not answer within its deadline
+├── RefusedError        a party that may not take part: its certificate, its run, its address
 ├── AbortedError        another party stopped the run; carries the cause
 ├── ExistsError         an output folder that already holds something
 ├── WriteError          a file cannot be written: a full disk, a folder without permission
@@ -55,6 +57,10 @@ class ProtocolError(FedLoomError):
     """A message does not fit its kind, its place or its time."""
 
 
+class FrameError(ProtocolError):
+    """Bytes that are not a whole, unchanged message of this run, meant for us."""
+
+
 class NotFiniteError(FedLoomError, ArithmeticError):
     """NaN or infinity in what a party sent."""
 
@@ -65,6 +71,10 @@ class LocalError(FedLoomError):
 
 class LostError(FedLoomError):
     """A party did not answer within its deadline."""
+
+
+class RefusedError(FedLoomError):
+    """A party may not take part, or was told so."""
 
 
 class AbortedError(FedLoomError):

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from .crash import crash
 from .errors import ExistsError, WriteError
 
 try:
@@ -28,16 +29,23 @@ def telling(path: Path) -> Iterator[None]:
         raise WriteError(f"{path} cannot be written: {problem.strerror or problem}") from problem
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    """The whole file or, on any failure, what was there before."""
+def write_bytes(path: Path, content: bytes, mode: int = 0o666) -> None:
+    """The whole file or, on any failure, what was there before. `mode`: who may read it."""
     part = path.with_name(f".{path.name}.part")
     with telling(path):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with part.open("wb") as file:
-                file.write(content)
+            part.unlink(missing_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+            with os.fdopen(os.open(part, flags, mode), "wb") as file:
+                whole, half = memoryview(content), len(content) // 2
+                file.write(whole[:half])
+                file.flush()
+                crash(f"writing {path.name}")
+                file.write(whole[half:])
                 file.flush()
                 os.fsync(file.fileno())
+            crash(f"written {path.name}")
             part.replace(path)
             _sync_folder(path.parent)
         finally:

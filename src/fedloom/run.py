@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -61,7 +61,7 @@ class Snapshot:
 
 def play(
     fed: Fabric, algorithm: Algorithm, rounds: int, state: Any = None, first: int = 0
-) -> Iterator[tuple[int, Any]]:
+) -> Generator[tuple[int, Any], None, None]:
     """The loop, in one place: yields (rounds done, state) after every round, until the algorithm
     halts. A party that stops before the end, for whatever reason, tells the others."""
     try:

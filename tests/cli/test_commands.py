@@ -22,7 +22,14 @@ PROMISED = {
     "list": {"kind", "--json"},
     "explain": {"what", "--set", "--draw", "--json"},
     "data": {"name", "--folder", "--verify", "--json"},
-    "check": {"file", "--set", "--json"},
+    "predict": {"file", "party", "--set", "--for", "--ids", "--out", "--missing", "--quiet"},
+    "check": {"file", "--set", "--party", "--json"},
+    "rehearse": {"file", "--set", "--out", "--within", "--quiet"},
+    "hub": {"file", "party", "--set", "--resume", "--quiet"},
+    "client": {"file", "party", "--set", "--resume", "--quiet"},
+    "align": {"file", "party", "--set", "--quiet"},
+    "status": {"party", "--json"},
+    "keys": set(),
 }
 
 

@@ -49,10 +49,14 @@ class HoldingBack(MemoryTransport):
                 self._kept.append(message)
                 return
             super().send(message)
-            if self._until is not None and self._until(message):
-                kept, self._kept = self._kept, []
-                for late in kept:
-                    super().send(late)
+        if self._until is not None and self._until(message):
+            self.release()
+
+    def release(self):
+        with self._lock:
+            kept, self._kept = self._kept, []
+            for late in kept:
+                super().send(late)
 
 
 class Deadly(MemoryTransport):
@@ -236,6 +240,39 @@ def test_late_clients_in_a_chain_of_moves():
     apart = live(algorithm, transport, Waits(up=1.0, patience=1.0), 3)
     assert Client("cedar", "1").name in apart.record.dropped[Moment(1, "embedding")]["cedar"]
     assert_replays(apart, algorithm, 3)
+
+
+def quorum(quorum, up=1.0, patience=20.0):
+    return Waits(up=up, patience=patience, quorum=quorum)
+
+
+def test_a_quorum_is_waited_for_beyond_the_deadline():
+    """Late for its deadline, which does not count while too few have answered."""
+    came, clients = threading.Event(), len(placement().topology.clients["ash"])
+    transport = HoldingBack(parties(), is_("embedding", 1, LATE), lambda m: came.is_set())
+
+    def then(fed, done):
+        """The others have long answered; after the deadline, anything that is sent brings it."""
+        if fed.hosted == {"cedar"} and done == 1:
+            threading.Timer(2.5, lambda: (came.set(), transport.release())).start()
+
+    apart = live(ALGORITHM, transport, quorum(clients), on_round=then)
+    assert apart.record.dropped == {}
+    assert_replays(apart, ALGORITHM, ROUNDS)
+
+
+def test_too_few_for_a_quorum_end_the_run():
+    clients = len(placement().topology.clients["ash"])
+    transport = Deadly(parties(), is_("embedding", 1, LATE))
+    with pytest.raises(LostError, match=f"fewer than {clients} clients of hub ash, its quorum"):
+        live(ALGORITHM, transport, quorum(clients, patience=2.0))
+
+
+def test_fewer_than_all_are_a_quorum():
+    transport = Deadly(parties(), is_("embedding", 1, LATE))
+    apart = live(ALGORITHM, transport, quorum(1))
+    assert apart.record.dropped[Moment(1, "embedding")] == {"ash": ("1",)}
+    assert_replays(apart, ALGORITHM, ROUNDS)
 
 
 def test_an_error_outside_the_round_is_told_too():

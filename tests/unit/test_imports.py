@@ -93,3 +93,21 @@ def test_a_short_run_imports_nothing_heavy():
     *found, compiles = ran.stdout.split()
     assert not {"scipy", "sklearn", "matplotlib", "pyarrow", "pandas"} & set(found)
     assert compiles == "False"
+
+
+def test_nothing_that_is_read_can_be_code():
+    """No pickle, on the wire or in files: neither its module nor what loads with it."""
+    banned = {"pickle", "cPickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
+    for path in files("."):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                found = {name.name.split(".")[0] for name in node.names}
+                found.add((getattr(node, "module", None) or "").split(".")[0])
+                assert not found & banned, path
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                assert (node.value.id, node.attr) not in {("torch", "load"), ("torch", "save")}, (
+                    path
+                )
+            if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
+                assert node.value.value is False, path

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from ..build import build_data, build_parts
 from ..config.runfile import RunFile
+from ..errors import SettingError
 from . import common
 
 
@@ -20,14 +22,21 @@ def add(verbs: common.Verbs) -> None:
         what and what a round would send. Nothing is trained and nothing is written.
 
           fedloom check digits.toml --set partition.clients=20
+          fedloom check run.toml --party party.toml    before taking part in a federation
         """,
     )
     common.add_run_file(one)
+    one.add_argument(
+        "--party", type=Path, metavar="PARTY.toml", help="check this party's files, keys and peers"
+    )
     common.add_json(one)
 
 
 def act(chosen: argparse.Namespace) -> None:
     file = RunFile.read(chosen.file, chosen.set)
+    if chosen.party is not None:
+        _check_party(file, chosen.party, chosen.json)
+        return
     data = build_data(file)
     parts = build_parts(file, data)
     run = next(iter(parts.values()))
@@ -65,6 +74,21 @@ def act(chosen: argparse.Namespace) -> None:
     if file.engine.name == "stacked":
         print(f"engine: {run.fed}")
     print(f"a round sends at most {told}; {file.rounds} rounds; parts: {', '.join(parts)}")
+
+
+@common.of_network
+def _check_party(file: RunFile, path: Path, json: bool) -> None:
+    from ..parties.partyfile import PartyFile
+    from ..parties.preflight import preflight
+
+    found = list(preflight(file, PartyFile.read(path)))
+    if json:
+        common.print_json([finding._asdict() for finding in found])
+    else:
+        words = {True: "ok", None: "note", False: "bad"}
+        common.print_table(("", "", ""), [(words[one.good], one.what, one.told) for one in found])
+    if any(one.good is False for one in found):
+        raise SettingError(f"{path}: this party is not ready")
 
 
 TIERS = {"bottom": "inside silos", "top": "between hubs"}

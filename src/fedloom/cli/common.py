@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
+
+from ..errors import SettingError
 
 Verbs = Any
 
@@ -25,6 +28,23 @@ def add_verb(
     )
     one.set_defaults(action=action)
     return one
+
+
+def of_network(action: Callable[..., None]) -> Callable[..., None]:
+    """An action that needs the extra `network`; says so where it is not installed."""
+
+    @functools.wraps(action)
+    def act(*given: Any) -> None:
+        try:
+            action(*given)
+        except ModuleNotFoundError as missing:
+            if (missing.name or "").split(".")[0] not in ("grpc", "cryptography", "msgspec"):
+                raise
+            raise SettingError(
+                f"{missing.name} is not installed: pip install 'fedloom[network]'"
+            ) from None
+
+    return act
 
 
 def add_run_file(one: argparse.ArgumentParser, nargs: str | None = None) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from ..engines.ranks import speaks
 from ..errors import (
+    AbortedError,
     DataError,
     ExistsError,
     FedLoomError,
@@ -16,11 +17,26 @@ from ..errors import (
     LostError,
     ModelError,
     NotFiniteError,
+    ProtocolError,
+    RefusedError,
     SettingError,
     WriteError,
 )
 from ..records.manifest import version_of
-from . import check, compare, data, explain, listing, report, reproduce, run, sweep
+from . import (
+    check,
+    compare,
+    data,
+    explain,
+    keys,
+    listing,
+    party,
+    predict,
+    report,
+    reproduce,
+    run,
+    sweep,
+)
 
 CODES: dict[type[BaseException], tuple[int, str]] = {
     SettingError: (2, "a run file, a setting or an option cannot be"),
@@ -30,6 +46,10 @@ CODES: dict[type[BaseException], tuple[int, str]] = {
     ExistsError: (5, "the output folder already holds something"),
     WriteError: (6, "a file cannot be written (disk full, no permission)"),
     OSError: (6, "a file cannot be written or read"),
+    LostError: (10, "a party was lost, and the run ended for everyone"),
+    AbortedError: (10, "another party ended the run"),
+    ProtocolError: (11, "a message that cannot be"),
+    RefusedError: (12, "refused by another party: certificate, or run"),
     InterruptedRun: (130, "interrupted; what was done is saved"),
     KeyboardInterrupt: (130, "interrupted"),
 }
@@ -45,7 +65,8 @@ a first run:
   fedloom explain tdcd                    who would send what to whom
 
 exit codes: 0 done, 1 unexpected error, 2 run file or option wrong, 3 data wrong,
-  4 training diverged, 5 output folder in use, 6 cannot write, 130 interrupted (state saved)"""
+  4 training diverged, 5 output folder in use, 6 cannot write, 10 a party was lost,
+  11 a message that cannot be, 12 refused by another party, 130 interrupted (state saved)"""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -59,7 +80,8 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=told)
     top.add_argument("--debug", action="store_true", help="show where an error came from")
     verbs = top.add_subparsers(dest="verb", metavar="VERB", required=True)
-    for verb in (run, sweep, compare, report, reproduce, listing, explain, data, check):
+    simulated = (run, sweep, compare, report, reproduce, listing, explain, data, check)
+    for verb in (*simulated, keys, party, predict):
         verb.add(verbs)
     return top
 

@@ -74,6 +74,8 @@ class PartyEngine(Fabric):
         self._present: dict[Client, bool] = {}
         self._accepted: dict[Client, Key] = {}
         self._pending: dict[Client, list[Pending]] = {}
+        self._quorum: dict[str, int] = {}
+        self._asked: dict[str, int] = {}  # clients that take part in the round, to begin with
         self._before: dict[str, Bools] = {}  # rosters before the upward move going on
 
     # Time
@@ -84,18 +86,24 @@ class PartyEngine(Fabric):
         for silo, clients in self._known.items():
             there = self.schedule.answers(moment, silo, self._names[silo])
             if silo in self.hosted:
-                there = there & self._links(silo)
+                self._quorum[silo] = min(self._waits.quorum, int(there.sum()))
+                there = there & self._links(silo, there)
                 full = np.ones(len(clients), dtype=bool)
                 self.record.note(moment, silo, self._names[silo], full, there)
             self._present.update(zip(clients, there.tolist(), strict=True))
+            self._asked[silo] = int(there.sum())
 
     def _on_roster(self, silo: str) -> Bools:
         known = self._known.get(silo, [])
         return np.array([self._present[client] for client in known], dtype=bool)
 
-    def _links(self, hub: str) -> Bools:
+    def _links(self, hub: str, wanted: Bools) -> Bools:
         """To which of its clients a hub has a link; where everyone is waited for, to all."""
         mailbox = self._transport.mailbox(hub)
+        if self._waits.up is not None:
+            some = [self._known[hub][place] for place in np.flatnonzero(wanted)]
+            if not mailbox.await_back(some, self._quorum[hub], self._waits.patience):
+                raise self._too_few(hub, "are connected")
         gone = np.array([mailbox.is_gone(client) for client in self._known[hub]], dtype=bool)
         if self._waits.up is None and gone.any():
             lost = self._known[hub][int(gone.argmax())]
@@ -115,7 +123,7 @@ class PartyEngine(Fabric):
                 dry_step(self.part.values[silo], self.streams)
             for client in clients:
                 self._transport.send(Message(AT_THE_START, READY.name, client, silo, None))
-        for hub in self._hubs():
+        for hub in self._hubs() if self.round == 0 else ():  # else they were ready before
             awaited = self._known[hub]
             self._transport.mailbox(hub).take_each(awaited, AT_THE_START, self._waits.patience)
 
@@ -134,6 +142,16 @@ class PartyEngine(Fabric):
         if not isinstance(problem, AbortedError):
             where = ", ".join(title(party) for party in sorted(self.hosted, key=str)[:3])
             self._transport.abort(f"{where}{' ...' if len(self.hosted) > 3 else ''}: {problem}")
+
+    @property
+    def receipts(self) -> dict[Client, Key]:
+        """The last move accepted from each client, at the hubs hosted here: part of what a hub
+        goes on from."""
+        return dict(self._accepted)
+
+    def go_on(self, round: int, receipts: Mapping[Client, Key]) -> None:
+        """The next round is not the first: another process was here before."""
+        self.now.round, self._accepted = round, dict(receipts)
 
     # Values
 
@@ -221,6 +239,7 @@ class PartyEngine(Fabric):
             for silo in self.scope:
                 for client in self._known.get(silo, []):
                     self._present[client] &= holding.has_rows(client)
+                self._asked[silo] = int(self._on_roster(silo).sum())
         return self._down(kind, lambda hub, client: argument(value, hub, kind.name))
 
     def scatter(self, kind: Kind, rows: AtHubs[Rows], where: RowMap) -> AtClients[Rows]:
@@ -370,6 +389,8 @@ class PartyEngine(Fabric):
         elsewhere = any(client not in self.hosted for client in awaited)
         seconds = self._waits.for_client if elsewhere else 0.0
         came = self._transport.mailbox(hub).take_each(awaited, key, seconds)
+        if elsewhere and len(came) < self._needed(hub):
+            came |= self._more(hub, [c for c in awaited if c not in came], key, len(came), seconds)
         answered = {client: came[client].payload for client in awaited if client in came}
         if self._waits.up is None and elsewhere and len(answered) < len(awaited):
             silent = next(client for client in awaited if client not in answered)
@@ -387,6 +408,27 @@ class PartyEngine(Fabric):
         sizes = [tree.nbytes(answered.get(client)) for client in clients]
         self._book("up", kind, hub, there, np.array(sizes, dtype=np.int64))
         return answered
+
+    def _needed(self, hub: str) -> int:
+        """How many answers there must be, where not all are waited for; clients that were left out
+        of the round as they hold none of its rows do not count."""
+        return 0 if self._waits.up is None else min(self._quorum[hub], self._asked[hub])
+
+    def _more(
+        self, hub: str, silent: Sequence[Client], key: Key, have: int, waited: float
+    ) -> dict[Party, Message]:
+        """The answers that a quorum lacks; whoever is gone may be back with its own."""
+        lack, left = self._needed(hub) - have, max(0.0, self._waits.patience - waited)
+        came = self._transport.mailbox(hub).take_each(silent, key, left, lack)
+        if len(came) < lack:
+            raise self._too_few(hub, "answered")
+        return came
+
+    def _too_few(self, hub: str, what: str) -> LostError:
+        return LostError(
+            f"round {self.round}: fewer than {self._quorum[hub]} clients of {title(hub)}, its "
+            f"quorum, {what} within {self._waits.patience:g} s"
+        )
 
     # Between hubs
 

@@ -15,7 +15,7 @@ from ..engines.party import PartyEngine
 from ..federation.local import Local
 from ..federation.messages import Direction, Key, Kind, Message, Tier
 from ..federation.placed import AtClients, AtHubs, Placed
-from ..federation.schedule import Everyone, Moment
+from ..federation.schedule import Everyone, Moment, Schedule
 from ..federation.topology import Client
 from ..models.library import linear
 from ..models.task import Task
@@ -25,8 +25,8 @@ from ..transports.memory import MemoryTransport
 from .explanation import Explanation, Sent, Shape, Work
 
 
-def explain(run: Run) -> Explanation:
-    """Every message of a round of this run, if everyone is there."""
+def explain(run: Run, schedule: Schedule | None = None) -> Explanation:
+    """Every message of a round of this run, if everyone is there; or as a schedule has it."""
     placement, fed = run.placement, run.fed
     parties, notes = placement.topology.parties, _Notes()
     watched = _Watched(
@@ -36,7 +36,7 @@ def explain(run: Run) -> Explanation:
         hosted=parties,
         transport=_Listening(parties, notes),
         seed=fed.streams.seed,
-        schedule=Everyone(),
+        schedule=schedule or Everyone(),
         device=fed.device,
     )
     watched.notes = notes

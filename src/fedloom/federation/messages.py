@@ -10,7 +10,7 @@ silo; `middle`: what the task's middle gives; `scores`: what the loss is taken o
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from ..errors import SettingError
 from .topology import Party
@@ -18,6 +18,18 @@ from .topology import Party
 Tier = Literal["bottom", "top"]
 Direction = Literal["down", "up", "across"]
 RowWord = Literal["embedding", "joint", "scores", "views", "middle", "features", "label"]
+
+
+T = TypeVar("T", bound=type)
+
+RECORDS: dict[str, Any] = {}  # name -> NamedTuple that may be part of a payload
+
+
+def travels(record: T) -> T:
+    """Marks a NamedTuple that may leave a party as (part of) a payload; others cannot."""
+    if RECORDS.setdefault(record.__name__, record) is not record:
+        raise SettingError(f"two records are called {record.__name__}")
+    return record
 
 
 ABOUT: dict[str, str] = {}  # every kind there is -> what it carries, for people

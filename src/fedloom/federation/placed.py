@@ -12,6 +12,7 @@ from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 from torch import Tensor
 
 from ..errors import PlacementError
+from .messages import travels
 from .topology import Client, title
 
 T = TypeVar("T")
@@ -27,6 +28,7 @@ class _Missing:
 MISSING: Any = _Missing()
 
 
+@travels
 class Rows(NamedTuple):
     """Values with a leading row axis, and which of the rows are real."""
 

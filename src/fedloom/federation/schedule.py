@@ -137,6 +137,11 @@ class Recorded:
             )
         return found
 
+    def of_round(self, round: int) -> Recorded:
+        """Who dropped out in one round."""
+        dropped = {moment: who for moment, who in self.dropped.items() if moment.round == round}
+        return Recorded(dropped, round + 1)
+
     def note(
         self, moment: Moment, silo: str, clients: Sequence[str], before: Bools, after: Bools
     ) -> None:
@@ -201,6 +206,25 @@ class Recorded:
             for round, *turns in saved.get("visits", ())
         }
         return Recorded(dropped, saved["rounds"], visits)
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """A schedule in whose round `again.rounds - 1` some have dropped out already: who did so before
+    the hub's process was killed, and was told to others, does so again."""
+
+    schedule: Schedule
+    again: Recorded
+
+    def answers(self, moment: Moment, silo: str, clients: Sequence[str]) -> Bools:
+        there = self.schedule.answers(moment, silo, clients)
+        if moment.round != self.again.rounds - 1:
+            return there
+        return there & self.again.answers(moment, silo, clients)
+
+    def check(self, clients: Mapping[str, Sequence[str]]) -> None:
+        self.schedule.check(clients)
+        self.again.check(clients)
 
 
 def _without(clients: Sequence[str], out: Sequence[str]) -> Bools:

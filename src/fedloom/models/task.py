@@ -25,7 +25,7 @@ from ..data.dataset import LOSSES
 from ..data.federated import Federated, cut_first
 from ..data.placement import Placement
 from ..errors import DataError, FedLoomError, ModelError, SettingError, nearest
-from ..federation.messages import RowWord
+from ..federation.messages import RowWord, travels
 from ..federation.placed import Noise
 from ..losses import Loss
 from ..registry import losses
@@ -40,6 +40,7 @@ Combine = Literal["sum", "concat"]
 Spec = tuple[tuple[int, ...], torch.dtype]
 
 
+@travels
 class Theta(NamedTuple):
     """Silo j's parameters: its block, and its replica of the head (empty where there is none)."""
 

@@ -13,9 +13,11 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from ..errors import AbortedError, LostError
+from ..errors import AbortedError, FedLoomError, LostError
 from ..federation.messages import Key, Message
 from ..federation.topology import Party, title
+
+SLICE = 1.0  # seconds: who sleeps so long and wakes up much later was stopped
 
 
 class Transport(Protocol):
@@ -46,7 +48,8 @@ class Mailbox:
         self._heard: dict[Party, float] = {}
         self._fresh: set[Party] = set()  # sources with news since the last look
         self._gone: set[Party] = set()
-        self._cause: str | None = None
+        self.awaited: frozenset[Party] = frozenset()  # for whoever wants to know, now
+        self._problem: FedLoomError | None = None
 
     def put(self, message: Message) -> None:
         with self._changed:
@@ -67,14 +70,30 @@ class Mailbox:
             self._fresh.add(party)
             self._changed.notify_all()
 
+    def back(self, party: Party) -> None:
+        """The link is up again."""
+        with self._changed:
+            self._gone.discard(party)
+            self._changed.notify_all()
+
     def is_gone(self, party: Party) -> bool:
         with self._changed:
             return party in self._gone
 
     def abort(self, cause: str) -> None:
+        self.fail(AbortedError(cause))
+
+    def fail(self, problem: FedLoomError) -> None:
+        """Whoever waits here, now or later, gets this error; the first one counts."""
         with self._changed:
-            self._cause = self._cause or cause
+            self._problem = self._problem or problem
             self._changed.notify_all()
+
+    def check(self) -> None:
+        """Raise the error that waiting here would."""
+        with self._changed:
+            if self._problem is not None:
+                raise self._problem
 
     def take(self, source: Party, key: Key, what: str, seconds: float) -> Message | None:
         """The message with this key; None when a later one proves that it will not come. Never
@@ -89,7 +108,7 @@ class Mailbox:
             return found is not None or source in self._gone
 
         begun = time.monotonic()
-        if not self._wait(ready, lambda: max(begun, self._heard.get(source, 0)) + seconds):
+        if not self._wait(ready, lambda: max(begun, self._heard.get(source, 0)) + seconds, source):
             raise LostError(
                 f"{key}: {title(self.owner)} waited for {what} from {title(source)}, of which "
                 f"nothing was heard for {seconds:g} s"
@@ -101,9 +120,23 @@ class Mailbox:
             )
         return found if found.key == key else None
 
-    def take_each(self, sources: Iterable[Party], key: Key, seconds: float) -> dict[Party, Message]:
+    def held(self, source: Party) -> int:
+        """Messages of this source that wait to be taken."""
+        with self._changed:
+            return len(self._queues[source])
+
+    def await_back(self, parties: Iterable[Party], enough: int, seconds: float) -> bool:
+        """Whether links to so many of them are up, within so many seconds."""
+        awaited = set(parties)
+        until = time.monotonic() + seconds
+        return self._wait(lambda: len(awaited - self._gone) >= enough, lambda: until)
+
+    def take_each(
+        self, sources: Iterable[Party], key: Key, seconds: float, enough: int | None = None
+    ) -> dict[Party, Message]:
         """Messages with this key from as many of the sources as come in time. One that is gone or
-        has sent a later message is not waited for."""
+        has sent a later message is not waited for. `enough`: until so many have come, also from
+        those that are gone and may be back."""
         came: dict[Party, Message] = {}
         awaited: set[Party] = set(sources)
         with self._changed:
@@ -114,13 +147,13 @@ class Mailbox:
                 head = self._head(source, key)
                 if head is not None and head.key == key:
                     came[source] = self._queues[source].popleft()
-                if head is not None or source in self._gone:
+                if head is not None or (source in self._gone and enough is None):
                     awaited.discard(source)
             self._fresh.clear()
-            return not awaited
+            return not awaited or (enough is not None and len(came) >= enough)
 
         until = time.monotonic() + seconds
-        self._wait(ready, lambda: until)
+        self._wait(ready, lambda: until, *awaited)
         return came
 
     def _head(self, source: Party, key: Key) -> Message | None:
@@ -131,14 +164,23 @@ class Mailbox:
             queue.popleft()
         return queue[0] if queue else None
 
-    def _wait(self, ready: Callable[[], bool], until: Callable[[], float]) -> bool:
-        with self._changed:
-            while True:
-                if self._cause is not None:
-                    raise AbortedError(self._cause)
-                if ready():
-                    return True
-                left = until() - time.monotonic()
-                if left <= 0:
-                    return False
-                self._changed.wait(left)
+    def _wait(self, ready: Callable[[], bool], until: Callable[[], float], *awaited: Party) -> bool:
+        """Deadlines are of time that was lived: that in which this process stood still is nobody
+        else's silence."""
+        lost = 0.0
+        self.awaited = frozenset(awaited)
+        try:
+            with self._changed:
+                while True:
+                    if self._problem is not None:
+                        raise self._problem
+                    if ready():
+                        return True
+                    asked = time.monotonic()
+                    left = until() + lost - asked
+                    if left <= 0:
+                        return False
+                    self._changed.wait(min(left, SLICE))
+                    lost += max(0.0, time.monotonic() - asked - 2 * SLICE)
+        finally:
+            self.awaited = frozenset()

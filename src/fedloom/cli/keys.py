@@ -1,0 +1,146 @@
+"""fedloom keys: an organisation's CA, its parties' certificates, allow-lists."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import DataError, ExistsError, SettingError
+from . import common
+
+if TYPE_CHECKING:
+    from ..trust.certificates import Authority
+
+SOON = 30  # days
+
+
+def add(verbs: common.Verbs) -> None:
+    one = common.add_verb(
+        verbs,
+        "keys",
+        act,
+        "an organisation's CA, its parties' certificates, allow-lists",
+        """
+        Each organisation of a federation makes a CA, and with it certificates for its hub and its
+        clients. Every party gets its own .pem and .key; hubs list whose certificates they let in.
+
+          fedloom keys ca bank --at keys/bank             a CA: ca.pem to give away, ca.key to hide
+          fedloom keys issue bank bank/north --at keys/bank        for a hub and a client
+          fedloom keys allow keys/allow.toml keys/bank/*.pem       let them in
+          fedloom keys show keys/bank/*.pem               whose, until when
+          fedloom keys rotate bank/north --at keys/bank   a new one in place of the old
+          fedloom keys revoke keys/allow.toml bank/north  no more; works while hubs are running
+        """,
+    )
+    what = one.add_subparsers(dest="what", metavar="WHAT", required=True)
+    ca = _sub(what, "ca", "make a CA", days=3650)
+    ca.add_argument("name", help="the organisation's, as in the run file: its silo, or server")
+    for name, told in (("issue", "certificates for parties"), ("rotate", "in place of the old")):
+        made = _sub(what, name, told, days=365)
+        made.add_argument("parties", nargs="+", metavar="PARTY", help="SILO, SILO/CLIENT, server")
+    show = what.add_parser("show", help="whose certificates, and until when")
+    show.add_argument("files", nargs="+", type=Path, metavar="FILE.pem")
+    common.add_json(show)
+    allow = what.add_parser("allow", help="let certificates in")
+    allow.add_argument("list", type=Path, metavar="ALLOW.toml")
+    allow.add_argument("files", nargs="+", type=Path, metavar="FILE.pem")
+    revoke = what.add_parser("revoke", help="let parties in no more")
+    revoke.add_argument("list", type=Path, metavar="ALLOW.toml")
+    revoke.add_argument("parties", nargs="+", metavar="PARTY")
+
+
+def _sub(what: common.Verbs, name: str, told: str, days: int) -> argparse.ArgumentParser:
+    one: argparse.ArgumentParser = what.add_parser(name, help=told)
+    one.add_argument("--at", type=Path, required=True, metavar="DIR", help="the CA's folder")
+    one.add_argument("--days", type=int, default=days, help=f"valid so long (default {days})")
+    return one
+
+
+@common.of_network
+def act(chosen: argparse.Namespace) -> None:
+    {
+        "ca": _ca,
+        "issue": _issue,
+        "rotate": _issue,
+        "show": _show,
+        "allow": _allow,
+        "revoke": _revoke,
+    }[chosen.what](chosen)
+
+
+def _ca(chosen: argparse.Namespace) -> None:
+    from ..trust.certificates import Authority
+
+    if (chosen.at / "ca.key").exists():
+        raise ExistsError(f"{chosen.at} already holds a CA: name another folder")
+    Authority.new(chosen.name, chosen.days).save(chosen.at)
+    print(chosen.at / "ca.pem")
+
+
+def _issue(chosen: argparse.Namespace) -> None:
+    from ..trust.certificates import Authority, party_of, save
+
+    authority = Authority.read(chosen.at)
+    for text in chosen.parties:
+        party, stem = party_of(text), text.replace("/", "-")
+        there = (chosen.at / f"{stem}.pem").exists()
+        if there and chosen.what == "issue":
+            raise ExistsError(f"{chosen.at / stem}.pem is there already: use rotate")
+        if not there and chosen.what == "rotate":
+            raise DataError(f"there is no {chosen.at / stem}.pem to replace: use issue")
+        _own(authority, text)
+        print(save(chosen.at, stem, *authority.issue(party, chosen.days)))
+
+
+def _own(authority: Authority, text: str) -> None:
+    """A CA signs its own organisation's parties only: nobody would believe it on others."""
+    organisation = authority.certificate.name.removesuffix(" CA")
+    if text.partition("/")[0] != organisation:
+        raise SettingError(f"{text} is not of {organisation}, whose CA this is")
+
+
+def _show(chosen: argparse.Namespace) -> None:
+    from ..trust.certificates import Certificate
+
+    told = []
+    for path in chosen.files:
+        found = Certificate.read(path)
+        days = (found.expires - datetime.now(UTC)).days
+        state = "expired" if days < 0 else "expires soon" if days < SOON else "valid"
+        told.append((path.name, found.name, f"{found.expires:%Y-%m-%d}", days, state, found))
+    if chosen.json:
+        keys = ("file", "of", "until", "days", "state")
+        common.print_json(
+            [{**dict(zip(keys, one, strict=False)), "sha256": one[-1].fingerprint} for one in told]
+        )
+        return
+    rows = [(*one[:-1], one[-1].fingerprint[:16]) for one in told]
+    common.print_table(("file", "of", "until", "days", "", "sha256"), rows)
+
+
+def _allow(chosen: argparse.Namespace) -> None:
+    from ..trust.allow import read_list, write_list
+    from ..trust.certificates import Certificate
+
+    allowed = read_list(chosen.list)
+    for path in chosen.files:
+        found = Certificate.read(path)
+        if found.party is None:
+            continue  # a CA's
+        prints = allowed.setdefault(str(found.party), [])
+        if found.fingerprint not in prints:
+            prints.append(found.fingerprint)
+        print(f"{found.name}: {found.fingerprint[:16]}")
+    write_list(chosen.list, allowed)
+
+
+def _revoke(chosen: argparse.Namespace) -> None:
+    from ..trust.allow import read_list, write_list
+
+    allowed = read_list(chosen.list)
+    for party in chosen.parties:
+        if allowed.pop(party, None) is None:
+            raise DataError(f"{chosen.list} does not list {party}")
+    write_list(chosen.list, allowed)

@@ -1,0 +1,62 @@
+"""fedloom predict: scores of a finished federation, for one of its parties."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ..config.runfile import RunFile
+from ..errors import SettingError
+from . import common
+
+
+def add(verbs: common.Verbs) -> None:
+    one = common.add_verb(
+        verbs,
+        "predict",
+        act,
+        "scores of a finished federation, for one of its parties",
+        """
+        Every party of a finished federation runs this at the same time. The one who asks gives the
+        ids of rows and gets their scores; the others say for whom they take part. Rows need not be
+        training rows: those in the parties' tables will do.
+
+          fedloom predict run.toml north.toml --ids people.csv --out scores.csv
+          fedloom predict run.toml party.toml --for bank/north    everywhere else
+        """,
+    )
+    common.add_run_file(one)
+    one.add_argument("party", type=Path, metavar="PARTY.toml", help="this party's own file")
+    one.add_argument("--for", dest="asker", metavar="PARTY", help="who asks: SILO/CLIENT or SILO")
+    one.add_argument("--ids", type=Path, metavar="FILE", help="ask for these rows (CSV, Parquet)")
+    one.add_argument("--out", type=Path, metavar="FILE", help="with --ids: where the scores go")
+    one.add_argument(
+        "--missing",
+        choices=("error", "without"),
+        default="error",
+        help="with --ids: what if a silo lacks a row; score it without that silo, or (error) stop",
+    )
+    one.add_argument("--quiet", action="store_true", help="no progress")
+
+
+@common.of_network
+def act(chosen: argparse.Namespace) -> None:
+    from ..parties.log import Log
+    from ..parties.partyfile import PartyFile
+    from ..parties.predict import Predicting, Question
+    from ..trust.certificates import party_of
+
+    own = PartyFile.read(chosen.party)
+    question = None
+    if chosen.ids is not None:
+        if chosen.out is None:
+            raise SettingError("--ids: say with --out where the scores go")
+        question = Question(chosen.ids, chosen.out, chosen.missing == "without")
+    elif chosen.asker is None:
+        raise SettingError("say who asks, with --for; or ask, with --ids")
+    asker = own.me if chosen.asker is None else party_of(chosen.asker)
+    say = (lambda line: None) if chosen.quiet else (lambda line: print(line, flush=True))
+    log = Log(Path(own.party.folder), own.me, say)
+    Predicting(RunFile.read(chosen.file, chosen.set), own, asker, log, question).go()
+    if question is not None and not chosen.quiet:
+        print(f"written: {question.out}")

@@ -1,0 +1,121 @@
+"""What may leave and reach a party: kinds, ways, shapes and dtypes, and nothing else.
+
+Made from what `fedloom explain` lists for a run, agreed on by all parties, and held against every
+message that is sent and every one that comes. Where a kind carries rows, their number is free.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .. import tree
+from ..errors import FrameError, NotFiniteError
+from .messages import END, READY, Message
+from .topology import Client, Party, title
+from .visits import RECALL
+
+NOTHING = (READY.name, END.name, RECALL.name)  # kinds that carry nothing, whoever sends them
+TOLD = "told"  # a decision of the master: names of silos
+ROWS = -1  # any number
+
+
+class Way(NamedTuple):
+    """From where to where: `bank/*` are the clients of a silo."""
+
+    kind: str
+    source: str
+    to: str
+
+
+Form = tuple[tuple[str, str, tuple[int, ...]], ...]  # of each tensor: place, dtype, shape
+
+
+def way(kind: str, source: Party, to: Party) -> Way:
+    return Way(kind, _place(source), _place(to))
+
+
+def _place(party: Party) -> str:
+    return f"{party.silo}/*" if isinstance(party, Client) else party
+
+
+def form(tensors: Iterable[tuple[str, str, tuple[int, ...]]], rows: bool) -> Form:
+    """Shapes as they are permitted."""
+    return tuple(
+        (name, dtype, (ROWS, *shape[1:]) if rows and shape else shape)
+        for name, dtype, shape in tensors
+    )
+
+
+@dataclass(frozen=True)
+class Permits:
+    """Forms by way."""
+
+    forms: Mapping[Way, frozenset[Form]]
+
+    def check(self, message: Message) -> None:
+        """FrameError for what was not agreed on."""
+        kind, source, to = message.kind, title(message.source), title(message.to)
+        if kind in (*NOTHING, TOLD):
+            if not _is_word(message):
+                raise FrameError(f"{message.key}: {kind} from {source} to {to} carries too much")
+            return
+        known = self.forms.get(way(kind, message.source, message.to))
+        if known is None:
+            raise FrameError(f"{message.key}: {kind} from {source} to {to} was not agreed on")
+        found = [
+            (name, str(a.dtype).removeprefix("torch."), tuple(a.shape))
+            for name, a in tree.named(message.payload).items()
+        ]
+        others = [a for a in tree.leaves(message.payload) if not isinstance(a, Tensor | None)]
+        if others or not {form(found, False), form(found, True)} & known:
+            told = ", ".join(f"{name} {dtype} {list(shape)}" for name, dtype, shape in found)
+            raise FrameError(
+                f"{message.key}: {kind} from {source} to {to} is not as agreed on: {told or others}"
+            )
+
+    def to_json(self) -> list[Any]:
+        return [
+            [*where, sorted([[*part] for part in one] for one in forms)]
+            for where, forms in sorted(self.forms.items())
+        ]
+
+    @staticmethod
+    def from_json(told: Iterable[Any]) -> Permits:
+        return Permits(
+            {
+                Way(kind, source, to): frozenset(
+                    tuple((name, dtype, tuple(shape)) for name, dtype, shape in one)
+                    for one in forms
+                )
+                for kind, source, to, forms in told
+            }
+        )
+
+
+def check_numbers(message: Message, largest: float) -> None:
+    """NotFiniteError where numbers are NaN, infinite or far out of range."""
+    for a in tree.tensors(message.payload):
+        if not a.is_floating_point() or not a.numel():
+            continue
+        low, high = (float(end) for end in torch.aminmax(a))
+        finite, size = math.isfinite(low) and math.isfinite(high), max(-low, high)
+        if not finite or size > largest:
+            told = f"{size:g}" if finite else "NaN or infinity"
+            raise NotFiniteError(
+                f"{message.key}: {told} in {message.kind} from {title(message.source)} to "
+                f"{title(message.to)}; at most {largest:g} is taken"
+            )
+
+
+def _is_word(message: Message) -> bool:
+    """Nothing, or a few names."""
+    payload = message.payload
+    if message.kind != TOLD:
+        return payload is None
+    return isinstance(payload, tuple) and all(isinstance(one, str) for one in payload)

@@ -1,0 +1,96 @@
+"""A party's own rows on its own disk: safetensors, ids not included.
+
+A client has the canonical numbers of its rows, their features and, where it has them, labels; a
+hub has the numbers of its clients' rows; the server has nothing.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from ..data.placement import View
+from ..errors import DataError
+from ..federation.topology import Client, Party, known_to, title
+from ..files import write_bytes
+from .agreement import Agreement
+from .basis import Basis
+
+
+def write_rows(path: Path, view: View) -> None:
+    """What one party may know."""
+    tensors = {f"rows/{client}": rows for client, rows in view.rows.items()}
+    for client, x in view.x.items():
+        tensors[f"x/{client}"] = x
+        y = view.y[client]
+        if y is not None:
+            tensors[f"y/{client}"] = y
+    contiguous = {name: value.contiguous().clone() for name, value in tensors.items()}
+    write_bytes(path, save(contiguous), mode=0o600)
+
+
+def read_rows(path: Path, party: Party, agreement: Agreement) -> View:
+    """And back, checked against what was agreed."""
+    try:
+        found = load_file(path)
+    except (OSError, SafetensorError) as problem:
+        raise DataError(f"{path} holds no rows ({problem})") from None
+    topology = agreement.topology
+    known = known_to(topology, [party])
+    rows: dict[Client, Tensor] = {}
+    x: dict[Client, Tensor] = {}
+    y: dict[Client, Tensor | None] = {}
+    for silo, names in known.items():
+        for client in (Client(silo, name) for name in names):
+            rows[client] = _taken(found, f"rows/{client}", path)
+            _check_numbers(rows[client], client, agreement.size, path)
+            if client == party:
+                x[client] = _taken(found, f"x/{client}", path)
+                y[client] = found.get(f"y/{client}")
+                _check_shape(x[client], y[client], client, len(rows[client]), agreement, path)
+    return View(topology.silos, topology.server, known, agreement.size, rows, x, y)
+
+
+def _taken(found: dict[str, Tensor], name: str, path: Path) -> Tensor:
+    if name not in found:
+        raise DataError(f"{path}: {name} is missing")
+    return found[name]
+
+
+def _check_numbers(rows: Tensor, client: Client, size: int, path: Path) -> None:
+    if rows.dtype != torch.int64 or rows.ndim != 1 or len(rows.unique()) != len(rows):
+        raise DataError(f"{path}: the rows of {title(client)} are not different whole numbers")
+    if bool(((rows < 0) | (rows >= size)).any()):
+        raise DataError(f"{path}: {title(client)} has rows beyond the {size} that are common")
+
+
+def _check_shape(
+    x: Tensor, y: Tensor | None, client: Client, rows: int, agreement: Agreement, path: Path
+) -> None:
+    basis, who = agreement.basis, f"{path}: {title(client)}"
+    shape, dtype = basis.features[client.silo]
+    if x.shape != (rows, *shape) or x.dtype != dtype:
+        raise DataError(
+            f"{who} has {rows} rows, and features of shape {tuple(x.shape)}, {x.dtype}; agreed "
+            f"were {shape} a row, {dtype}"
+        )
+    if (y is not None) != (client.silo in basis.labelled):
+        raise DataError(f"{who} has {'' if y is not None else 'no '}labels; agreed was otherwise")
+    if y is not None:
+        _check_labels(y, rows, basis, who)
+    for what, values in (("features", x), ("labels", y)):
+        if values is not None and values.is_floating_point() and not values.isfinite().all():
+            raise DataError(f"{who}: NaN or infinity in the {what}")
+
+
+def _check_labels(y: Tensor, rows: int, basis: Basis, who: str) -> None:
+    shape, dtype = basis.label
+    if y.shape != (rows, *shape) or y.dtype != dtype:
+        raise DataError(f"{who} has labels of shape {tuple(y.shape)}, {y.dtype}")
+    top = {"classes": basis.outputs - 1, "binary": 1}.get(basis.goal)
+    if top is not None and bool(((y < 0) | (y > top)).any()):
+        raise DataError(f"{who} has labels beyond the {top + 1} classes that were agreed on")

@@ -1,0 +1,160 @@
+"""How a party stands, every second: `status.json` in its folder, read by `fedloom status`; and,
+where the party file says `metrics`, the same for Prometheus over HTTP."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from ..errors import DataError, SettingError
+from ..files import telling
+from ..transports.grpc import GrpcTransport
+
+STATUS = "status.json"
+RECENT = 30  # rounds, for the rate
+
+
+@dataclass
+class Progress:
+    """Rounds done, and when."""
+
+    rounds: int
+    done: int = 0
+    over: bool = False
+    _times: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=RECENT))
+
+    def step(self, done: int) -> None:
+        self.done = done
+        self._times.append((done, time.monotonic()))
+
+    @property
+    def rate(self) -> float | None:
+        """Rounds a second, of late."""
+        if len(self._times) < 2:
+            return None
+        (first, began), (last, ended) = self._times[0], self._times[-1]
+        return (last - first) / max(ended - began, 1e-9)
+
+
+class Status:
+    """Writes, and answers, until it is closed."""
+
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        progress: Progress,
+        transport: GrpcTransport,
+        metrics: str | None,
+    ):
+        self._path, self._name = folder / STATUS, name
+        self._progress, self._transport = progress, transport
+        self._over = threading.Event()
+        self._server = None if metrics is None else _serving(metrics, self)
+        self._thread = threading.Thread(target=self._work, name="status", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._over.set()
+        self._thread.join(5)
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+
+    def now(self) -> dict[str, Any]:
+        progress, transport = self._progress, self._transport
+        present = sorted(map(str, transport.present))
+        return {
+            "party": self._name,
+            "time": time.time(),
+            "round": progress.done,
+            "rounds": progress.rounds,
+            "rate": progress.rate,
+            "over": progress.over,
+            "present": present,
+            "absent": sorted(set(map(str, transport.links)) - set(present)),
+            "awaited": sorted(map(str, transport.awaited)),
+            "refused": transport.refusals,
+            "stopped": transport.cause,
+            "links": {str(peer): dict(link.counts) for peer, link in transport.links.items()},
+        }
+
+    def _work(self) -> None:
+        while True:
+            over = self._over.wait(1.0)
+            part = self._path.with_name(f".{STATUS}.part")
+            with telling(self._path):
+                part.write_text(json.dumps(self.now(), ensure_ascii=False), encoding="utf-8")
+                part.replace(self._path)
+            if over:
+                return
+
+
+def read_status(folder: Path) -> dict[str, Any]:
+    path = folder / STATUS
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise DataError(f"{path}: no party has said there how it stands") from None
+    assert isinstance(found, dict)
+    return found
+
+
+def metrics_of(now: Mapping[str, Any]) -> Iterator[str]:
+    """In the text format of Prometheus."""
+    own = f'party="{now["party"]}"'
+    yield from _gauge("round", "rounds done", [(own, now["round"])])
+    yield from _gauge("rounds", "rounds asked for", [(own, now["rounds"])])
+    yield from _gauge("rounds_per_second", "of late", [(own, now["rate"] or 0.0)])
+    yield from _gauge("stopped", "1: the run was stopped", [(own, int(bool(now["stopped"])))])
+    peers = [(peer, f'{own},peer="{peer}"') for peer in now["links"]]
+    here, awaited = set(now["present"]), set(now["awaited"])
+    yield from _gauge("connected", "1: there is a link", [(w, int(p in here)) for p, w in peers])
+    yield from _gauge("awaited", "1: waited for", [(w, int(p in awaited)) for p, w in peers])
+    for what in ("received", "on the wire", "refused", "repeated", "stale", "conflicting"):
+        counts = [(words, now["links"][peer].get(what, 0)) for peer, words in peers]
+        name = {"received": "received_bytes", "on the wire": "sent_bytes"}.get(what, what)
+        yield from _gauge(f"{name}_total", f"by peer: {what}", counts, "counter")
+    yield from _gauge("refusals_total", "of anybody", [(own, now["refused"])], "counter")
+
+
+def _gauge(
+    name: str, about: str, values: list[tuple[str, float]], kind: str = "gauge"
+) -> list[str]:
+    lines = [f"# HELP fedloom_{name} {about}", f"# TYPE fedloom_{name} {kind}"]
+    return lines + [f"fedloom_{name}{{{words}}} {value}" for words, value in values]
+
+
+def _serving(address: str, status: Status) -> ThreadingHTTPServer:
+    class Handler(BaseHTTPRequestHandler):
+        timeout = 5
+
+        def do_GET(self) -> None:
+            if self.path != "/metrics":
+                self.send_error(404)
+                return
+            body = ("\n".join(metrics_of(status.now())) + "\n").encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            """Quiet."""
+
+    host, _, port = address.rpartition(":")
+    try:
+        server = ThreadingHTTPServer((host.strip("[]"), int(port)), Handler)
+    except (OSError, ValueError) as problem:
+        raise SettingError(f"metrics: cannot listen on {address} ({problem})") from None
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+    return server

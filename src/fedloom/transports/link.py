@@ -1,0 +1,255 @@
+"""One link between two parties, whatever happens to the connection under it.
+
+Keys of the messages on a link only grow, so they number it: a party that connects says after which
+key it wants to hear on, and the other sends again from there. What was sent is kept until the
+receiver has it and two rounds have begun since, so that a party that lost its memory can hear its
+round again. A key stands for one byte string for ever: an equal duplicate is dropped, a different
+one is refused, and so is what comes late.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from msgspec import MsgspecError, Struct, msgpack
+
+from ..errors import FrameError, NotFiniteError, RefusedError
+from ..federation.messages import AT_THE_END, Key, Message
+from ..federation.permits import Permits, check_numbers
+from ..federation.topology import Client, Party, title
+from . import wire
+from .base import Mailbox
+
+CHUNK = 1 << 20
+KEPT = 2  # rounds
+NOTHING = Key(-2, 0)  # before every key
+
+
+class Hello(Struct, tag=True, forbid_unknown_fields=True):
+    """First on every connection, both ways. `wants`: messages after this key; none: those of the
+    round that the other is in. `at`: the round of the last message sent to the other. Who dials
+    sends a `challenge`; who answers, its certificate and a proof that it has its key."""
+
+    run: str
+    boot: str
+    wants: tuple[int, int] | None
+    at: int
+    challenge: bytes = b""
+    certificate: bytes = b""
+    proof: bytes = b""
+
+
+class Part(Struct, tag=True, forbid_unknown_fields=True):
+    """A piece of a frame; so many bytes of it are still to come."""
+
+    left: int
+    data: memoryview
+
+
+class Beat(Struct, tag=True, forbid_unknown_fields=True):
+    """Alive. `got`: the last key that came; `pulse`: the party has made a move."""
+
+    got: tuple[int, int]
+    pulse: bool
+
+
+class Stop(Struct, tag=True, forbid_unknown_fields=True):
+    """The run is over for everyone."""
+
+    cause: str
+
+
+class Bye(Struct, tag=True, forbid_unknown_fields=True):
+    """Nothing more will come, and nothing more is wanted."""
+
+
+Packet = Hello | Part | Beat | Stop | Bye
+pack = msgpack.Encoder().encode
+_decoder = msgpack.Decoder(Packet)
+
+
+def unpack(data: bytes) -> Packet:
+    """FrameError for bytes that are no packet."""
+    try:
+        return _decoder.decode(data)
+    except (MsgspecError, RecursionError, ValueError) as problem:
+        raise FrameError(f"bytes that are no packet ({problem})") from None
+
+
+class Sent(NamedTuple):
+    """A message, as bytes, that may have to be sent again."""
+
+    key: Key
+    frame: wire.Frame
+
+
+class Link:
+    """What one party keeps of its link to another. `joins`: it has no memory of its own, and begins
+    with the round that the other is in."""
+
+    def __init__(
+        self,
+        me: Party,
+        peer: Party,
+        run: str,
+        mailbox: Mailbox,
+        *,
+        cap: int = wire.CAP,
+        joins: bool = False,
+        permits: Permits | None = None,
+        largest: float = math.inf,
+    ):
+        self.me, self.peer, self._joins = me, peer, joins
+        self._permits, self._largest = permits, largest
+        self._run, self._mailbox, self._cap = run, mailbox, cap
+        self._lock, self._receiving = threading.Lock(), threading.Lock()
+        self._outbox: list[Sent] = []
+        self._dropped = NOTHING  # the last key that is no longer kept
+        self._began = -1  # the round that this process began with
+        self._digests: dict[Key, bytes] = {}
+        self._frame = bytearray()
+        self._filled = 0
+        self.got = NOTHING  # the last key that came
+        self.acknowledged = NOTHING  # the last key that the peer has
+        self.boot = ""  # of the peer's process
+        self.at = -1  # the peer's round, by its own account
+        self.meetings = 0  # connections so far
+        self.bye = False  # the peer has said so
+        self.counts: Counter[str] = Counter()  # of bytes, and of what was refused
+        self.left: Counter[str] = Counter()  # bytes by kind, of what was to be sent
+        self.wake: Callable[[], None] = lambda: None
+
+    # Sending
+
+    def post(self, message: Message, body: wire.Body) -> None:
+        """To be sent, as soon as there is a connection; refused if it was not agreed on."""
+        self._check(message)
+        key, frame = message.key, wire.frame_of(message, self._run, body)
+        with self._lock:
+            if self._outbox and key <= self._outbox[-1].key:
+                raise FrameError(f"{key}: a second message to {title(self.peer)} in one move")
+            self._outbox.append(Sent(key, frame))
+            self.left[message.kind] += sum(map(len, frame))
+            oldest = min(key.round - KEPT + 1, self.acknowledged.round)
+            if key != AT_THE_END:
+                while (
+                    self._outbox[0].key.round < oldest and self._outbox[0].key < self.acknowledged
+                ):
+                    self._dropped = self._outbox.pop(0).key
+        self.wake()
+
+    def _check(self, message: Message) -> None:
+        """What may not pass, out or in."""
+        if self._permits is not None:
+            self._permits.check(message)
+        check_numbers(message, self._largest)
+
+    def after(self, key: Key) -> Sent | None:
+        """The next message to send."""
+        with self._lock:
+            return next((sent for sent in self._outbox if sent.key > key), None)
+
+    @property
+    def last(self) -> Key:
+        """Of what was to be sent."""
+        with self._lock:
+            return self._outbox[-1].key if self._outbox else self._dropped
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether the peer has everything."""
+        return self.acknowledged >= self.last
+
+    @property
+    def round(self) -> int:
+        """Of the last message sent, but for the end of the run."""
+        with self._lock:
+            keys = [sent.key for sent in self._outbox if sent.key != AT_THE_END]
+            return max((keys[-1] if keys else self._dropped).round, self._began)
+
+    def resume(self, round: int, sent: Iterable[Sent]) -> None:
+        """Begin with a later round, and with what was sent before it."""
+        self._began, self.got, self._outbox = round, Key(round, 0), [*sent]
+
+    def sent_since(self, round: int) -> list[Sent]:
+        with self._lock:
+            return [sent for sent in self._outbox if sent.key.round >= round]
+
+    # Greeting
+
+    def hello(self, boot: str, *proof: bytes) -> Hello:
+        wants = None if self._joins and not self.boot else self.got
+        return Hello(self._run, boot, wants, self.round, *proof)
+
+    def greeted(self, hello: Hello) -> Key:
+        """The key after which to send; RefusedError where the two cannot go on together."""
+        if hello.run != self._run:
+            raise RefusedError(
+                f"{title(self.me)} and {title(self.peer)} have different runs: fingerprints "
+                f"{self._run[:12]} and {hello.run[:12]}"
+            )
+        first = Key(self.round, -1) if hello.wants is None else Key(*hello.wants)
+        if first < self._dropped:
+            raise RefusedError(
+                f"{title(self.peer)} wants to hear on from {first}; {title(self.me)} keeps what "
+                f"came after {self._dropped}"
+            )
+        self.boot, self.at, self.acknowledged = hello.boot, hello.at, first
+        self._frame, self._filled = bytearray(), 0
+        self.meetings += 1
+        return first
+
+    # Receiving
+
+    def part(self, part: Part) -> bytes | None:
+        """A frame, when it is whole."""
+        if part.left < 0 or not part.data:
+            raise FrameError(f"{title(self.peer)} sent a piece of nothing")
+        size = self._filled + len(part.data) + part.left
+        if not self._filled:
+            if size > self._cap:
+                raise FrameError(f"{title(self.peer)} announced {size} bytes; refused")
+            self._frame = bytearray(size)
+        if size != len(self._frame):
+            raise FrameError(f"{title(self.peer)} sent pieces that do not fit together")
+        self._frame[self._filled : self._filled + len(part.data)] = part.data
+        self._filled += len(part.data)
+        if part.left:
+            return None
+        whole, self._frame, self._filled = bytes(self._frame), bytearray(), 0
+        return whole
+
+    def receive(self, frame: bytes) -> None:
+        """Into the mailbox, once; also where a broken connection's last frame is still being read
+        while the next connection brings it again."""
+        message = wire.decode(frame, self._run, self.peer, self.me, self._cap)
+        key, digest = message.key, wire.digest_of(frame)
+        try:
+            self._check(message)
+        except NotFiniteError as problem:
+            raise FrameError(str(problem)) from None
+        with self._receiving:
+            if key <= self.got:
+                self._again(message, self._digests.get(key), digest)
+                return
+            self.got = key
+            self._digests = {k: d for k, d in self._digests.items() if k.round >= key.round - KEPT}
+            self._digests[key] = digest
+            self.counts["received"] += len(frame)
+            self._mailbox.put(message)
+
+    def _again(self, message: Message, known: bytes | None, digest: bytes) -> None:
+        """A key that came before: the first counts. A client that computes a round anew may differ
+        in the last bits; a hub that does would have gone on from something else than the others."""
+        if known is None or known == digest:
+            self.counts["stale" if known is None else "repeated"] += 1
+            return
+        self.counts["conflicting"] += 1
+        if not isinstance(self.peer, Client):
+            raise FrameError(
+                f"{message.key}: {title(self.peer)} sent {message.kind} twice, differently"
+            )

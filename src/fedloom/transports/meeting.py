@@ -1,0 +1,194 @@
+"""How two parties meet: dialling and answering, who is who, and one talk after another."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import grpc
+
+from ..errors import RefusedError
+from ..federation.messages import Key
+from ..federation.topology import Client, Party, title
+from .link import Hello, Link, pack
+from .secure import METHOD, Address, Door, Identity, channel_to, is_proved
+from .talk import Standing, Stream, Talk, next_packet
+
+FINAL = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION)
+
+
+class Meeting:
+    """The connections of one party: those that it dials, and those that come through its door."""
+
+    def __init__(
+        self,
+        me: Party,
+        run: str,
+        identity: Identity,
+        links: Mapping[Party, Link],
+        standing: Standing,
+        dials: Mapping[Party, Address],
+        door: Door | None,
+    ):
+        self._me, self._run, self.identity = me, run, identity
+        self._links, self._standing = links, standing
+        self._dials, self._door = dials, door
+        self._boot = secrets.token_hex(8)
+        self._replaced: set[str] = set()  # boots of processes that others took the place of
+        self.over = False  # nobody is dialled any more
+
+    # Dialling
+
+    async def keep_dialling(self, peer: Party) -> None:
+        """Until goodbye, or until it is over."""
+        pause, told, link = 0.05, "", self._links[peer]
+        while not self.over:
+            met = link.meetings
+            try:
+                await self._dial(peer)
+                return
+            except RefusedError as problem:
+                self._standing.refused(str(problem), peer)
+                self._standing.mailbox.fail(problem)
+                return
+            except ConnectionError as problem:
+                if str(problem) != told:
+                    told = str(problem)
+                    self._standing.note("unreachable", peer=str(peer), why=told)
+                pause = 0.05 if link.meetings > met else min(1.0, 2 * pause)
+            await asyncio.sleep(pause)
+
+    async def _dial(self, peer: Party) -> None:
+        """One connection, until goodbye; RefusedError is for good, ConnectionError is not."""
+        own, link = self.identity, self._links[peer]
+        async with channel_to(self._dials[peer], own, self._standing.timing) as channel:
+            call = channel.stream_stream(METHOD)()
+            try:
+                challenge = secrets.token_bytes(32)
+                hello = await self._greeting(call, link.hello(self._boot, challenge))
+                self._believe(peer, hello, challenge)
+                check = partial(self._listed, peer, hello.certificate)
+                await self._talk(link, call, link.greeted(hello), check)
+                await call.done_writing()
+                await asyncio.wait_for(call.code(), 1.0)
+            except (ConnectionError, grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError):
+                raise await _why(call, peer) from None
+            except TimeoutError:
+                return
+            finally:
+                call.cancel()
+
+    def _believe(self, peer: Party, hello: Hello, challenge: bytes) -> None:
+        """Whom we dialled has the key of the certificate that it shows, and it is on our list."""
+        self._listed(peer, hello.certificate)
+        if not is_proved(hello.certificate, hello.proof, challenge, self._run, self._me):
+            raise self._unbelieved(peer, f"{title(peer)} did not prove that it has its key")
+
+    def _listed(self, peer: Party, certificate: bytes) -> None:
+        try:
+            found = self._dials[peer].gate.admit(certificate)
+        except RefusedError as problem:
+            raise self._unbelieved(peer, str(problem)) from None
+        if found != peer:
+            raise self._unbelieved(peer, f"{title(found)} answered in place of {title(peer)}")
+
+    def _unbelieved(self, peer: Party, why: str) -> ConnectionError:
+        """Not for good: the list may be edited, or the right one may come back."""
+        self._standing.refused(why, peer)
+        return ConnectionError(why)
+
+    async def _greeting(self, stream: Stream, own: Hello | None = None) -> Hello:
+        """The other's greeting, after one's own if that comes first."""
+        try:
+            async with asyncio.timeout(self._standing.timing.silence):
+                if own is not None:
+                    await stream.write(pack(own))
+                hello = await next_packet(stream)
+        except TimeoutError:
+            raise ConnectionError("no greeting came") from None
+        if not isinstance(hello, Hello):
+            raise RefusedError("something else than a greeting came first")
+        return hello
+
+    # Listening
+
+    async def answer(self, _: Any, context: Any) -> None:
+        """One call: from whom, by its certificate; may it; and then the talk."""
+        (pem,) = context.auth_context()["x509_pem_cert"]
+        try:
+            peer = self._admitted(pem)
+            link, hello = self._links[peer], await self._greeting(context)
+            if hello.boot in self._replaced:
+                raise RefusedError(f"{title(peer)}: a newer process has taken its place")
+            if link.boot != hello.boot and peer in self._standing.talks:
+                self._standing.refused("it is connected already", peer)
+                await context.abort(grpc.StatusCode.ALREADY_EXISTS, "connected already")
+            if link.boot not in ("", hello.boot):
+                self._replaced.add(link.boot)
+            proof = self.identity.prove(hello.challenge, self._run, peer)
+            start = link.greeted(hello)
+            answer = link.hello(self._boot, b"", self.identity.certificate, proof)
+            if peer in self._standing.talks:
+                self._standing.talks[peer].hang_up()
+            await context.write(pack(answer))
+            await self._talk(link, context, start, lambda: self._admitted(pem))
+        except RefusedError as problem:
+            self._standing.refused(str(problem))
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(problem))
+        except (ConnectionError, asyncio.InvalidStateError, grpc.RpcError):
+            return
+
+    def _admitted(self, pem: bytes) -> Party:
+        assert self._door is not None
+        peer = self._door.gate.admit(pem)
+        if peer not in self._door.expected:
+            raise RefusedError(f"{title(peer)} does not belong to {title(self._me)}")
+        return peer
+
+    # Both
+
+    async def _talk(
+        self, link: Link, stream: Stream, start: Key, check: Callable[[], object]
+    ) -> None:
+        standing, peer = self._standing, link.peer
+        talk = Talk(standing, link, stream, start, check)
+        standing.talks[peer] = talk
+        standing.mailbox.back(peer)
+        standing.note("joined", peer=str(peer))
+        try:
+            await talk.run()
+        finally:
+            if standing.talks.get(peer) is talk:
+                del standing.talks[peer]
+                standing.note("left", peer=str(peer), meant=link.bye)
+                self.may_be_missing(link)
+
+    def may_be_missing(self, link: Link) -> None:
+        """There is no connection: after some time, a client counts as gone."""
+        if link.bye:
+            self._standing.mailbox.gone(link.peer)
+        elif self._standing.timing.absent is not None and isinstance(link.peer, Client):
+            loop = asyncio.get_running_loop()
+            loop.call_later(self._standing.timing.absent, self._missing, link.peer)
+
+    def _missing(self, peer: Party) -> None:
+        if peer not in self._standing.talks:
+            self._standing.mailbox.gone(peer)
+
+
+async def _why(call: Any, peer: Party) -> Exception:
+    """Why a call ended before its time."""
+    with suppress(TimeoutError):
+        code, details = await asyncio.wait_for(_status(call), 1.0)
+        if code in FINAL:
+            return RefusedError(f"{title(peer)} refused: {details}")
+        return ConnectionError(details or str(code))
+    return ConnectionError("hung up")
+
+
+async def _status(call: Any) -> tuple[Any, str]:
+    return await call.code(), await call.details()

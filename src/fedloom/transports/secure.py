@@ -1,0 +1,119 @@
+"""Mutual TLS: who a party is, where it listens and whom it lets in, whom it dials."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import grpc
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from cryptography.x509 import load_pem_x509_certificate
+
+from ..federation.topology import Party
+from .link import CHUNK
+from .talk import Timing
+
+METHOD = "/fedloom.Federation/Talk"
+
+
+class Admission(Protocol):
+    """Whose certificate it is, or RefusedError."""
+
+    def admit(self, pem: bytes) -> Party: ...
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a party that listens is, and how it is known: by its CA, its certificate's name, and
+    what the gate says of the certificate."""
+
+    target: str
+    ca: bytes
+    host_name: str
+    gate: Admission
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A party's own certificate and key, as PEM."""
+
+    certificate: bytes
+    key: bytes
+
+    def prove(self, challenge: bytes, run: str, to: Party) -> bytes:
+        """That the key is here, and that it is this party who asked."""
+        key = load_pem_private_key(self.key, None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        return key.sign(_words(challenge, run, to), ec.ECDSA(hashes.SHA256()))
+
+
+def is_proved(certificate: bytes, proof: bytes, challenge: bytes, run: str, to: Party) -> bool:
+    """gRPC does not tell who dials which certificate it met: the key itself must answer."""
+    key = load_pem_x509_certificate(certificate).public_key()
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        return False
+    try:
+        key.verify(proof, _words(challenge, run, to), ec.ECDSA(hashes.SHA256()))
+    except InvalidSignature:
+        return False
+    return True
+
+
+def _words(challenge: bytes, run: str, to: Party) -> bytes:
+    return b"\0".join([b"fedloom: I answer", run.encode(), str(to).encode(), challenge])
+
+
+@dataclass(frozen=True)
+class Door:
+    """Where a party listens, and whom it lets in. `cas`: of all who may come, as PEM."""
+
+    bind: str
+    gate: Admission
+    cas: bytes
+    expected: tuple[Party, ...]
+
+
+def channel_to(address: Address, own: Identity, timing: Timing) -> Any:
+    """A channel to a party that proves to be the one that is meant."""
+    secure = grpc.ssl_channel_credentials(address.ca, own.key, own.certificate)
+    options = [*_options(timing), ("grpc.ssl_target_name_override", address.host_name)]
+    return grpc.aio.secure_channel(address.target, secure, options=options)
+
+
+def server_at(door: Door, own: Identity, timing: Timing, answer: Any) -> tuple[Any, int]:
+    """A server and its port; `answer` is called for whoever has a certificate of one of the CAs."""
+    server = grpc.aio.server(options=_options(timing))
+    server.add_generic_rpc_handlers((_Handler(answer),))
+    pair = (own.key, own.certificate)
+    secure = grpc.ssl_server_credentials([pair], door.cas, require_client_auth=True)
+    return server, server.add_secure_port(door.bind, secure)
+
+
+class _Handler(grpc.GenericRpcHandler):
+    """The one method there is."""
+
+    def __init__(self, answer: Any):
+        self._method = grpc.stream_stream_rpc_method_handler(answer)
+
+    def service(self, handler_call_details: Any) -> Any:
+        return self._method if handler_call_details.method == METHOD else None
+
+
+def _options(timing: Timing) -> list[tuple[str, Any]]:
+    beat, silence = int(1000 * timing.beat), int(1000 * timing.silence)
+    return [
+        ("grpc.max_receive_message_length", CHUNK + (1 << 16)),
+        ("grpc.max_send_message_length", CHUNK + (1 << 16)),
+        ("grpc.keepalive_time_ms", 2 * beat),
+        ("grpc.keepalive_timeout_ms", silence),
+        ("grpc.http2.ping_timeout_ms", silence),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", beat // 2),
+        ("grpc.so_reuseport", 0),
+        ("grpc.enable_retries", 0),
+        ("grpc.use_local_subchannel_pool", 1),
+    ]

@@ -1,0 +1,237 @@
+"""One connection of a link: what is written to it, what is read from it, and whether it lives."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import grpc
+
+from ..errors import FrameError, RefusedError
+from ..federation.messages import Key
+from ..federation.topology import Party, title
+from .base import Mailbox
+from .link import CHUNK, Beat, Bye, Hello, Link, Part, Stop, pack, unpack
+from .wire import Frame
+
+Note = Callable[..., None]
+AHEAD = 64  # messages that wait to be taken, of one peer
+
+
+class Stream(Protocol):
+    """Either end of a gRPC stream."""
+
+    def read(self) -> Awaitable[Any]: ...
+
+    def write(self, data: bytes) -> Awaitable[None]: ...
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds. `beat`: between signs of life; `silence`: without any, a connection is given up;
+    `linger`: how long to stay at the end for those who have not heard everything; `absent`: after
+    so long without a link a client counts as gone (none: whoever waits for it decides)."""
+
+    beat: float = 1.0
+    silence: float = 5.0
+    linger: float = 10.0
+    absent: float | None = None
+
+
+@dataclass
+class Standing:
+    """How the party stands, for all its connections."""
+
+    mailbox: Mailbox
+    timing: Timing
+    note: Note
+    pulsed: float = 0.0  # when it last made a move
+    closing: bool = False  # it has nothing more to say
+    cause: str | None = None  # why the run was stopped
+    talks: dict[Party, Talk] = field(default_factory=dict)
+    _refusals: Counter[str] = field(default_factory=Counter)
+
+    def stop(self, cause: str, told_by: Party | None = None) -> None:
+        """The run is over: tell everyone. Of several causes, all parties settle on the first in
+        the order of the alphabet."""
+        if self.cause is None or cause < self.cause:
+            self.cause = cause
+            self.mailbox.abort(cause)
+            self.note("stopped", cause=cause, told_by=None if told_by is None else str(told_by))
+            self.wake()
+
+    def refused(self, why: str, peer: Party | None = None) -> None:
+        """Into the log: the first time, the second, the fourth, the eighth, ..."""
+        self._refusals[f"{peer}: {why}"] += 1
+        times = self._refusals[f"{peer}: {why}"]
+        if times & (times - 1) == 0:
+            facts = {} if peer is None else {"peer": str(peer)}
+            self.note("refused", why=why, **facts, **({"times": times} if times > 1 else {}))
+
+    @property
+    def refusals(self) -> int:
+        return self._refusals.total()
+
+    def wake(self) -> None:
+        for talk in self.talks.values():
+            talk.wake()
+
+
+async def next_packet(stream: Stream) -> Any:
+    data = await stream.read()
+    if data is grpc.aio.EOF:
+        raise ConnectionError("hung up")
+    try:
+        return unpack(data)
+    except FrameError as problem:
+        raise RefusedError(str(problem)) from None
+
+
+class Talk:
+    """From the greeting until either side hangs up. `start`: the key after which to send; `check`:
+    raises when the peer is no longer welcome."""
+
+    def __init__(
+        self,
+        standing: Standing,
+        link: Link,
+        stream: Stream,
+        start: Key,
+        check: Callable[[], object],
+    ):
+        self._standing, self._link, self._stream = standing, link, stream
+        self._sent, self._check = start, check
+        self._news = asyncio.Event()
+        self._heard = time.monotonic()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def wake(self) -> None:
+        self._news.set()
+
+    def hang_up(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    async def run(self) -> None:
+        """Returns after a goodbye from both sides; ConnectionError, RefusedError otherwise."""
+        loop, link = asyncio.get_running_loop(), self._link
+        link.wake = lambda: _quietly(loop, self.wake)
+        works = (self._write(), self._listen(), self._watch())
+        self._tasks = [loop.create_task(work) for work in works]
+        try:
+            done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self.hang_up()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        for task in done:
+            if task.cancelled():
+                raise ConnectionError("hung up")
+            task.result()
+
+    async def _write(self) -> None:
+        """Messages, signs of life, the word to stop, goodbye."""
+        standing, link = self._standing, self._link
+        acknowledged: Key | None = None
+        pulsed, due, said = 0.0, 0.0, False
+        told: str | None = None
+        while not (said and link.bye):
+            self._news.clear()
+            while (sent := link.after(self._sent)) is not None:
+                await self._frame(sent.frame)
+                self._sent = sent.key
+            if link.got != acknowledged or time.monotonic() >= due:
+                acknowledged, pulse, pulsed = link.got, standing.pulsed > pulsed, standing.pulsed
+                await self._packet(Beat(acknowledged, pulse))
+                due = time.monotonic() + standing.timing.beat
+            if standing.cause is not None and standing.cause != told:
+                told = standing.cause
+                await self._packet(Stop(told))
+            if standing.closing and not said and (link.is_heard or told is not None):
+                await self._packet(Bye())
+                said = True
+            with suppress(TimeoutError):
+                if not (said and link.bye):
+                    await asyncio.wait_for(self._news.wait(), max(0.0, due - time.monotonic()))
+
+    async def _frame(self, frame: Frame) -> None:
+        left = sum(map(len, frame))
+        self._link.counts["sent"] += left
+        for part in frame:
+            view = memoryview(part)
+            for at in range(0, len(view), CHUNK):
+                piece = view[at : at + CHUNK]
+                left -= len(piece)
+                await self._packet(Part(left, piece))
+
+    async def _packet(self, packet: Any) -> None:
+        data = pack(packet)
+        self._link.counts["on the wire"] += len(data)
+        await self._stream.write(data)
+
+    async def _listen(self) -> None:
+        link = self._link
+        while True:
+            packet = await next_packet(self._stream)
+            self._heard = time.monotonic()
+            match packet:
+                case Part():
+                    await self._part(packet)
+                case Beat():
+                    link.acknowledged = max(link.acknowledged, Key(*packet.got))
+                    if packet.pulse:
+                        self._standing.mailbox.heard(link.peer)
+                    if self._standing.closing:
+                        self.wake()
+                case Stop():
+                    self._standing.stop(packet.cause, link.peer)
+                case Bye():
+                    link.bye = True
+                    self.wake()
+                case Hello():
+                    raise RefusedError(f"{title(link.peer)} greeted twice")
+
+    async def _part(self, part: Part) -> None:
+        try:
+            frame = self._link.part(part)
+            if frame is None:
+                return
+            if len(frame) > CHUNK:
+                await asyncio.to_thread(self._link.receive, frame)
+            else:
+                self._link.receive(frame)
+            self.wake()
+            await self._pause()
+        except FrameError as problem:
+            self._link.counts["refused"] += 1
+            raise RefusedError(str(problem)) from None
+
+    async def _pause(self) -> None:
+        """Nobody reads on for one who is far ahead: its messages would only fill our memory."""
+        standing = self._standing
+        while standing.mailbox.held(self._link.peer) >= AHEAD and not standing.closing:
+            await asyncio.sleep(0.05)
+            self._heard = time.monotonic()
+
+    async def _watch(self) -> None:
+        """Silence ends a connection, and so does a certificate that is no longer welcome. Time in
+        which this process itself stood still does not count."""
+        timing, last = self._standing.timing, time.monotonic()
+        while True:
+            await asyncio.sleep(timing.beat)
+            now = time.monotonic()
+            if now - last > timing.beat + timing.silence / 2:
+                self._heard = now
+            if now - self._heard > timing.silence:
+                raise ConnectionError(f"silent for {timing.silence:g} s")
+            last = now
+            self._check()
+
+
+def _quietly(loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> None:
+    with suppress(RuntimeError):  # the loop is closed: so is the process, almost
+        loop.call_soon_threadsafe(wake)

@@ -1,0 +1,177 @@
+"""Organisations that agree on rows by themselves end with what somebody who saw all tables has."""
+
+import json
+import random
+import re
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from safetensors.torch import load_file
+
+from fedloom.config.runfile import RunFile
+from fedloom.errors import AbortedError, DataError, ExistsError, SettingError
+from fedloom.parties.align import FORMS, Aligning
+from fedloom.parties.log import Log
+from fedloom.parties.partyfile import PartyFile
+from fedloom.parties.rehearsal import Rehearsal
+from fedloom.parties.tables import Settings
+from fedloom.transports.grpc import GrpcTransport
+
+SALT = "a salt that nobody guesses"
+QUICK = {"start": 30.0, "beat": 0.2, "silence": 2.0, "linger": 3.0}
+HEAD = {
+    "bank/north": "person,income,town,left",
+    "bank/south": "person,income,town,left",
+    "insurer/all": "person,claims,car",
+    "shop/web": "person,visits",
+    "shop/store": "person,visits",
+}
+
+
+def tables(folder, people=120):
+    """Everyone knows most people; some cells, labels and rows are missing."""
+    draw, paths = random.Random(4), {}
+    lines = {name: [head] for name, head in HEAD.items()}
+    for person in range(people):
+        income = draw.gauss(30, 8)
+        town = draw.choice(["Ulm", "Bonn", ""])
+        left = draw.choice(["yes", "no", "no", ""]) if person % 17 == 0 else "yes"
+        left = left if person % 2 else "no"
+        if person % 11:
+            where = "bank/north" if person % 3 else "bank/south"
+            lines[where].append(f"p{person},{income:.2f},{town},{left}")
+        if person % 13:
+            claims = "" if person % 7 == 0 else draw.randrange(5)
+            lines["insurer/all"].append(f"p{person},{claims},{draw.choice(['old', 'new'])}")
+        if person % 19:
+            where = "shop/web" if person % 4 else "shop/store"
+            lines[where].append(f"p{person},{draw.randrange(100)}")
+    for name, rows in lines.items():
+        head, *rest = rows
+        draw.shuffle(rest)
+        paths[name] = folder / f"{name.replace('/', '-')}.csv"
+        paths[name].write_text("\n".join([head, *rest]) + "\n")
+    return paths
+
+
+def run_text(folder, paths, **more):
+    (folder / "salt").write_text(SALT)
+    given = {"id": "person", "label": "left", "goal": "binary", "ids": "hashed", **more}
+    silos = {}
+    for name, path in paths.items():
+        silo, client = name.split("/")
+        silos.setdefault(silo, {})[client] = str(path)
+    lines = ["[data]", *(f"{key} = {json.dumps(value)}" for key, value in given.items())]
+    lines.append(f'salt_file = "{folder / "salt"}"')
+    for silo, clients in silos.items():
+        lines += [f"[data.silos.{silo}]", *(f'{c} = "{p}"' for c, p in clients.items())]
+    return "\n".join(
+        [
+            *lines,
+            "[algorithm]",
+            'name = "tdcd-private-labels"',
+            "local_steps = 2",
+            "batch = 20",
+            "rounds = 2",
+            "",
+        ]
+    )
+
+
+@pytest.fixture
+def prepared(tmp_path):
+    """The files of a rehearsal, and what each party needs to align by itself."""
+    paths = tables(tmp_path)
+    file = RunFile.parse(run_text(tmp_path, paths))
+    made = Rehearsal(file, tmp_path / "r", QUICK)
+    run = made.prepare()
+    for party in run.placement.topology.parties:
+        path = made.of(party) / "party.toml"
+        text = path.read_text().replace(str(made.folder / "agreement.json"), "own.json")
+        text = text.replace('rows = "rows.safetensors"', 'rows = "own.safetensors"')
+        path.write_text(text)
+        (made.of(party) / "out").mkdir()
+    return made, file, run
+
+
+def aligned(made, file, parties):
+    """Every party in a thread of its own: {party: agreement or error}."""
+
+    def go(party):
+        own = PartyFile.read(made.of(party) / "party.toml")
+        try:
+            log = Log(made.of(party) / "out", party, lambda line: None)
+            return Aligning(file, own, log).go()
+        except (DataError, SettingError, AbortedError, ExistsError) as problem:
+            return problem
+
+    with ThreadPoolExecutor(len(parties)) as pool:
+        return dict(zip(parties, pool.map(go, parties, timeout=120), strict=True))
+
+
+def test_aligned_apart_is_aligned_together(prepared):
+    made, file, run = prepared
+    parties = run.placement.topology.parties
+    ended = aligned(made, file, parties)
+    for party in parties:
+        assert not isinstance(ended[party], Exception), f"{party}: {ended[party]}"
+        own = made.of(party)
+        assert json.loads((own / "own.json").read_text()) == json.loads(
+            (made.folder / "agreement.json").read_text()
+        )
+        found, wanted = load_file(own / "own.safetensors"), load_file(own / "rows.safetensors")
+        assert set(found) == set(wanted)
+        assert all(found[name].equal(wanted[name]) for name in wanted), party
+    text = "".join(path.read_text() for path in made.folder.glob("parties/*/out/*.jsonl"))
+    assert "p1" not in text
+    assert isinstance(aligned(made, file, ["bank"])["bank"], ExistsError)
+
+
+def test_neither_ids_nor_the_key_leave_a_client(prepared, monkeypatch):
+    made, file, run = prepared
+    sent, send = [], GrpcTransport.send
+    monkeypatch.setattr(
+        GrpcTransport, "send", lambda self, message: (sent.append(message), send(self, message))
+    )
+    aligned(made, file, run.placement.topology.parties)
+    assert {message.kind for message in sent} == set(FORMS)
+    for message in sent:
+        for tensor in message.payload.values():
+            told = tensor.numpy().tobytes()
+            assert SALT.encode() not in told
+            assert b"p101" not in told
+
+
+@pytest.mark.parametrize(
+    ("change", "files", "why"),
+    [
+        (lambda text: text + "p5,1\n" * 2, ["web"], "ids occur more than once"),
+        (lambda text: text + "p4,1\np5,1\n", ["web", "store"], "have rows of the same ids|once"),
+        (lambda text: text.replace("visits", "hits"), ["web"], "different columns"),
+        (lambda text: text.replace("\np", "\nq"), ["web", "store"], "no id is in every silo"),
+    ],
+)
+def test_what_does_not_fit_ends_it_for_everyone(prepared, change, files, why):
+    made, file, run = prepared
+    for path in (made.folder.parent / f"shop-{name}.csv" for name in files):
+        path.write_text(change(path.read_text()))
+    ended = aligned(made, file, run.placement.topology.parties)
+    assert all(isinstance(problem, Exception) for problem in ended.values()), ended
+    assert any(re.search(why, str(problem)) for problem in ended.values()), ended
+    assert not (made.of("bank") / "own.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"ids": "plain"}, "ids = .hashed. is needed"),
+        ({"goal": None}, "goal is needed"),
+        ({"test": "split"}, "test must be a share"),
+    ],
+)
+def test_what_organisations_cannot_do_is_said_before(tmp_path, given, why):
+    text = run_text(tmp_path, tables(tmp_path), **given).replace("goal = null\n", "")
+    if given.get("ids") == "plain":
+        text = text.replace(f'salt_file = "{tmp_path / "salt"}"\n', "")
+    with pytest.raises(SettingError, match=why):
+        Settings.of(RunFile.parse(text))

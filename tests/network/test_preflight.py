@@ -1,0 +1,93 @@
+"""fedloom check --party: what is wrong is named before anyone is waited for."""
+
+import json
+import re
+
+import pytest
+
+from fedloom.cli.main import main
+from fedloom.config.runfile import RunFile
+from fedloom.federation.topology import Client
+from fedloom.parties.host import Host
+from fedloom.parties.partyfile import PartyFile
+from fedloom.parties.rehearsal import Rehearsal
+from fedloom.trust.certificates import Authority, save
+
+from .test_processes import RUN
+
+ONE = Client("a", "0")
+
+
+@pytest.fixture
+def prepared(tmp_path):
+    """Files of all parties, and hub a listening."""
+    made = Rehearsal(RunFile.parse(RUN.replace("150", "1")), tmp_path / "r", {"linger": 0.2})
+    made.prepare()
+    file = RunFile.read(made.folder / "run.toml")
+    hub = Host(file, PartyFile.read(made.of("a") / "party.toml"), print)
+    hub.folder.mkdir()
+    transport = hub.transport()
+    transport.open()
+    yield made
+    transport.close()
+
+
+def check(made, party, capsys, *options):
+    words = ["check", str(made.folder / "run.toml"), "--party", str(made.of(party) / "party.toml")]
+    capsys.readouterr()
+    code = main([*words, *options, "--json"])
+    found = json.loads(capsys.readouterr().out)
+    return code, {one["what"]: (one["good"], one["told"]) for one in found}
+
+
+def test_a_party_that_is_ready(prepared, capsys):
+    code, client = check(prepared, ONE, capsys)
+    assert code == 0
+    assert client["peer a"][1].endswith("it is hub a")
+    assert client["certificate"] == (None, "client a/0, 1 days left")  # soon: worth a note
+    code, hub = check(prepared, "b", capsys)
+    assert code == 0
+    assert hub["allow-list"] == (True, "all 2 peers are on it")
+    assert client["fingerprint"] == hub["fingerprint"]
+    assert (
+        check(prepared, "b", capsys, "--set", "engine.seed=9")[1]["fingerprint"]
+        != (hub["fingerprint"])
+    )
+
+
+def test_what_is_wrong_is_named(prepared, capsys):
+    own = prepared.of(ONE)
+    rows = own / "rows.safetensors"
+    kept, party = rows.read_bytes(), (own / "party.toml").read_text()
+    rows.write_bytes(kept[:-5])
+    assert check(prepared, ONE, capsys)[1]["rows"][0] is False
+    rows.write_bytes((prepared.of(Client("b", "0")) / "rows.safetensors").read_bytes())
+    assert check(prepared, ONE, capsys)[1]["rows"][0] is False
+    rows.write_bytes(kept)
+    (own / "party.toml").write_text(re.sub(r"127.0.0.1:\d+", "127.0.0.1:1", party))
+    code, found = check(prepared, ONE, capsys)
+    assert (code, found["peer a"][0]) == (2, False)
+    assert "not reached" in found["peer a"][1]
+
+
+def test_a_stranger_learns_that_it_is_one(prepared, capsys):
+    save(prepared.of(ONE), "party", *Authority.new("a", 30).issue(ONE, 30))
+    code, found = check(prepared, ONE, capsys)
+    assert code == 2
+    assert found["certificate"] == (False, "it is not from this organisation's CA")
+    assert found["peer a"][0] is False
+    assert "does not know us" in found["peer a"][1]
+
+
+def test_what_the_algorithm_cannot_run_on_is_named_before(prepared, capsys):
+    """As `fedloom check` does from above, each party for itself."""
+    code, found = check(prepared, "b", capsys, "--set", "algorithm.batch=100000")
+    assert code == 2
+    assert found["rows"][0] is False
+    assert "batch (B) is 100000, but there are only" in found["rows"][1]
+    saved = prepared.folder / "agreement.json"
+    agreement = json.loads(saved.read_text())
+    agreement["labelled"] = ["b"]
+    saved.write_text(json.dumps(agreement))
+    assert "silo a holds no labels" in check(prepared, "b", capsys)[1]["rows"][1]
+    assert "labels; agreed was otherwise" in check(prepared, ONE, capsys)[1]["rows"][1]

@@ -1,0 +1,213 @@
+"""Parties as processes of their own, killed and started again; every wait has an end."""
+
+import json
+import random
+import re
+import signal
+import time
+
+import pytest
+
+from fedloom.build import build_data, build_run
+from fedloom.cli.main import main
+from fedloom.config.runfile import RunFile
+from fedloom.errors import LostError
+from fedloom.federation.ledger import Ledger
+from fedloom.federation.schedule import Recorded
+from fedloom.federation.topology import Client
+from fedloom.parties.rehearsal import Rehearsal
+
+RUN = """\
+[data]
+name = "iris"
+
+[partition]
+clients = [2, 1]
+
+[algorithm]
+local_steps = 2
+lr = 0.05
+batch = 20
+rounds = 150
+"""
+ONE = Client("a", "1")
+QUICK = {"patience": 60.0, "beat": 0.2, "silence": 2.0, "linger": 5.0}
+SLOW = 120  # seconds: nothing here takes longer, or it is an error
+
+
+@pytest.fixture
+def rehearsal(tmp_path):
+    made = []
+
+    def make(text=RUN, **waits):
+        one = Rehearsal(RunFile.parse(text), tmp_path / f"r{len(made)}", {**QUICK, **waits})
+        made.append(one)
+        return one
+
+    yield make
+    for one in made:
+        one.stop()
+
+
+def begin(rehearsal):
+    run = rehearsal.prepare()
+    for party in run.placement.topology.parties:
+        rehearsal.start(party)
+    return run
+
+
+def reach(rehearsal, party, round):
+    """Wait until a party has done so many rounds."""
+    until = time.monotonic() + SLOW
+    log = rehearsal.of(party) / "log"
+    while not log.exists() or f"round {round} of" not in log.read_text():
+        assert time.monotonic() < until, "it did not get there in time"
+        assert rehearsal.processes[party].poll() is None, rehearsal.last_words(party)
+        time.sleep(0.02)
+
+
+def kill(rehearsal, *parties):
+    for party in parties:
+        rehearsal.processes[party].send_signal(signal.SIGKILL)
+    for party in parties:
+        rehearsal.processes[party].wait()
+
+
+def assert_replays(one):
+    """What happened, as the hubs recorded it, gives the same model and ledger in one process."""
+    outs = [one.of(party) / "out" for party in one.processes]
+    record = Recorded.merged(Recorded.read(out / "schedule.json") for out in outs)
+    replayed = one.folder / "replayed.json"
+    replayed.write_text(json.dumps(record.to_json()))
+    file = RunFile.read(one.folder / "run.toml", [f"engine.schedule={replayed}"])
+    run = build_run(file, build_data(file)).fit(file.rounds)
+    assert one.compare(run, 0.0).difference == 0
+    ledgers = (Ledger.from_json(json.loads((out / "ledger.json").read_text())) for out in outs)
+    assert list(Ledger.merged(ledgers)) == list(run.ledger)
+    return record
+
+
+def test_the_command(tmp_path, capsys):
+    path = tmp_path / "small.toml"
+    path.write_text(RUN.replace("150", "3"))
+    assert main(["rehearse", str(path), "--out", str(tmp_path / "out"), "--within", "120"]) == 0
+    told = capsys.readouterr().out
+    assert "model: equal to the reference, bit for bit" in told
+    assert "ledger: equal, message by message" in told
+    assert main(["rehearse", str(path), "--out", str(tmp_path / "out")]) == 5
+
+
+def test_an_asynchronous_run_replays_its_order(rehearsal):
+    vafl = RUN.replace("local_steps = 2\n", 'name = "vafl"\n').replace("150", "3")
+    one = rehearsal(vafl)
+    run = begin(one)
+    one.wait(SLOW)
+    assert one.compare(run, 0.0).is_equal
+
+
+MORE = [pytest.param(killed, marks=pytest.mark.slow) for killed in (("a",), (ONE,), ("a", ONE))]
+
+
+@pytest.mark.parametrize("killed", [("a", "b"), *MORE], ids=lambda who: "+".join(map(str, who)))
+def test_killed_parties_come_back_and_nothing_is_different(rehearsal, killed):
+    one = rehearsal()
+    run = begin(one)
+    for round in (20, 70):
+        reach(one, "b" if round == 70 else "a", round)
+        kill(one, *killed)
+        for party in killed:
+            one.start(party, "--resume")
+    one.wait(SLOW)
+    assert one.compare(run, 0.0).is_equal
+
+
+def said(one, parties):
+    """The last words of several."""
+    return {one.last_words(party) for party in parties}
+
+
+def test_a_client_that_stays_away_ends_the_run_for_everyone(rehearsal):
+    """Within the deadline, with one cause and one exit code; what was done is kept, and the run
+    goes on from it."""
+    one = rehearsal(patience=6.0)
+    run = begin(one)
+    reach(one, "a", 20)
+    kill(one, ONE)
+    began = time.monotonic()
+    with pytest.raises(LostError, match="hub a: exit code 10; hub b: exit code 10"):
+        one.wait(60)
+    assert time.monotonic() - began < 30
+    others = [party for party in one.processes if party != ONE]
+    assert all(one.processes[party].returncode == 10 for party in others)
+    (cause,) = said(one, others)
+    assert re.search("hub a waited for .* from client a/1, which did not answer within 6 s", cause)
+    assert not (one.of("a") / "out" / "done.json").exists()
+    for party in one.processes:
+        one.start(party, "--resume")
+    one.wait(SLOW)
+    assert one.compare(run, 0.0).is_equal
+
+
+def test_a_hub_that_stays_away_ends_the_run_for_everyone(rehearsal):
+    """Its neighbour names it, and so do its own clients, who hear of nobody else."""
+    one = rehearsal(patience=4.0)
+    begin(one)
+    reach(one, "a", 20)
+    kill(one, "b")
+    began = time.monotonic()
+    with pytest.raises(LostError, match="hub a: exit code 10"):
+        one.wait(90)
+    assert time.monotonic() - began < 60
+    assert all(one.processes[party].returncode == 10 for party in one.processes if party != "b")
+    (cause,) = said(one, ["a", ONE, Client("a", "0")])
+    assert "from hub b, of which nothing was heard for 8 s" in cause
+    assert "hub b" in one.last_words(Client("b", "0"))
+
+
+def test_a_missing_client_is_skipped_and_the_record_replays(rehearsal):
+    one = rehearsal(on_missing_client="skip", deadline=5.0)
+    begin(one)
+    reach(one, "a", 20)
+    kill(one, ONE)
+    reach(one, "a", 40)
+    one.start(ONE, "--resume")
+    reach(one, "a", 60)
+    one.wait(SLOW)
+    assert any(names == {"a": ("1",)} for names in assert_replays(one).dropped.values())
+
+
+def test_a_hub_dies_while_a_client_is_missing(rehearsal):
+    """And the client is back before the hub is: the hub must not count it in that round."""
+    one = rehearsal(on_missing_client="skip", deadline=5.0)
+    begin(one)
+    reach(one, "a", 20)
+    kill(one, ONE)
+    reach(one, "a", 30)
+    one.start(ONE, "--resume")
+    kill(one, "a")
+    one.start("a", "--resume")
+    one.wait(SLOW)
+    assert_replays(one)
+
+
+@pytest.mark.slow
+def test_killed_at_random(rehearsal):
+    """Whoever, whenever, one or two at a time: the model is that of an undisturbed run."""
+    draw = random.Random(11)
+    one = rehearsal(RUN.replace("150", "600"))
+    run = begin(one)
+    reach(one, "a", 1)
+    kills = 0
+    while all(process.poll() is None for process in one.processes.values()) and kills < 12:
+        time.sleep(draw.uniform(0.0, 3.0))
+        chosen = draw.sample(list(one.processes), draw.choice([1, 1, 2]))
+        if any(one.processes[party].poll() is not None for party in chosen):
+            break
+        kill(one, *chosen)
+        kills += len(chosen)
+        time.sleep(draw.uniform(0.0, 0.5))
+        for party in chosen:
+            one.start(party, "--resume")
+    one.wait(SLOW)
+    assert kills >= 5
+    assert one.compare(run, 0.0).is_equal

@@ -1,0 +1,210 @@
+"""Frames: what comes out is what went in, and nothing else is let in."""
+
+import contextlib
+import random
+
+import msgspec
+import pytest
+import torch
+
+from fedloom import tree
+from fedloom.errors import FrameError
+from fedloom.federation.messages import AT_THE_END, Key, Message
+from fedloom.federation.placed import Batch, Rows
+from fedloom.federation.schedule import Everyone
+from fedloom.federation.topology import Client
+from fedloom.models.task import Theta
+from fedloom.registry import algorithms
+from fedloom.run import Run, play, reference
+from fedloom.testing.samples import sample_of
+from fedloom.transports import wire
+from fedloom.transports.memory import MemoryTransport
+
+RUN = "f" * 64
+ONE = Client("bank", "north")
+
+
+def message(payload, source=ONE, to="bank", receipt=None):
+    return Message(Key(3, 2), "update", source, to, payload, receipt)
+
+
+def carried(payload):
+    return wire.decode(wire.encode(message(payload), RUN), RUN, ONE, "bank").payload
+
+
+PAYLOADS = {
+    "nothing": None,
+    "rows": Rows(torch.randn(5, 3), torch.tensor([True, False, True, True, False])),
+    "theta": Theta({"a.weight": torch.randn(2, 3, dtype=torch.float64)}, {}),
+    "weighted": (Theta({"w": torch.zeros(0, 4)}, {"b": torch.ones(())}), torch.tensor(2.5)),
+    "by silo": {"bank": torch.arange(4), "insurer": (torch.ones(1, dtype=torch.bfloat16), None)},
+    "words": ("bank", 3, 0.1, True),
+    "not contiguous": torch.randn(4, 6).T[1:],
+}
+
+
+@pytest.mark.parametrize("name", PAYLOADS)
+def test_a_payload_arrives_as_it_was_sent(name):
+    sent, came = PAYLOADS[name], carried(PAYLOADS[name])
+    assert tree.signature(came) == tree.signature(sent)
+    assert all(
+        torch.equal(a, b) for a, b in zip(tree.tensors(sent), tree.tensors(came), strict=True)
+    )
+    assert [a for a in tree.leaves(came) if not isinstance(a, torch.Tensor)] == [
+        a for a in tree.leaves(sent) if not isinstance(a, torch.Tensor)
+    ]
+
+
+def test_receipts_and_the_last_key_survive():
+    sent = Message(AT_THE_END, "end", "bank", ONE, None, Key(7, 4))
+    assert wire.decode(wire.encode(sent, RUN), RUN, "bank", ONE) == sent
+
+
+def test_tensors_that_share_memory_are_both_sent():
+    a = torch.randn(3)
+    first, second = carried((a, a[:2]))
+    assert torch.equal(first, a)
+    assert torch.equal(second, a[:2])
+
+
+@pytest.mark.parametrize(
+    "payload", [object(), {3: torch.ones(1)}, [torch.ones(1)], Batch(torch.ones(1), None, None)]
+)
+def test_what_is_not_marked_cannot_leave(payload):
+    with pytest.raises(FrameError, match="cannot leave a party"):
+        wire.encode(message(payload), RUN)
+
+
+@pytest.mark.parametrize(
+    ("run", "source", "to", "why"),
+    [
+        ("0" * 64, ONE, "bank", "another run"),
+        (RUN, Client("bank", "south"), "bank", "it says to go from bank/north"),
+        (RUN, ONE, "insurer", "it says to go from bank/north to bank"),
+    ],
+)
+def test_a_frame_is_of_its_run_and_its_link(run, source, to, why):
+    with pytest.raises(FrameError, match=why):
+        wire.decode(wire.encode(message(torch.ones(2)), RUN), run, source, to)
+
+
+def test_a_frame_that_is_too_long_is_refused_unread():
+    frame = wire.encode(message(torch.zeros(1000)), RUN)
+    with pytest.raises(FrameError, match="at most 4000 are taken"):
+        wire.decode(frame, RUN, ONE, "bank", cap=4000)
+
+
+def sealed(envelope, body=b"\x02\x00\x00\x00\x00\x00\x00\x00{}"):
+    """A frame with a right checksum, whatever is in it: a peer can make these."""
+    digest = wire._digest(envelope, wire.hashlib.sha256(body).digest())
+    return wire.HEAD.pack(wire.MAGIC, len(envelope), digest) + envelope + body
+
+
+def described(payload):
+    header = wire.Envelope(RUN, (3, 2), "update", tuple(ONE), ("bank",), None, payload)
+    return msgspec.msgpack.encode(header)
+
+
+def deep(levels):
+    node = wire.Constant(None)
+    for _ in range(levels):
+        node = wire.Several((node,))
+    return node
+
+
+def very_deep():
+    """Deeper than anything that could be encoded here."""
+    inner = msgspec.msgpack.encode(wire.Constant(None))
+    level = msgspec.msgpack.encode(deep(1)).removesuffix(inner)
+    return described(wire.Constant(None)).replace(inner, level * 20_000 + inner)
+
+
+@pytest.mark.parametrize(
+    ("envelope", "why"),
+    [
+        (described(wire.Leaf("float32", (2,))), "not as described"),
+        (described(wire.Leaf("float99", (2,))), "not as described"),
+        (described(wire.Record("Theta", ())), "no record 'Theta' of 0 fields"),
+        (described(wire.Record("Batch", (wire.Constant(None),))), "no record 'Batch'"),
+        (described(wire.Record("system", (wire.Constant("ls"),))), "no record 'system'"),
+        (described(deep(40)), "more than 16 levels"),
+        (very_deep(), "cannot be read .maximum recursion"),
+        (b"\x80", "cannot be read"),
+        (b"cposix\nsystem\n(S'ls'\ntR.", "cannot be read"),
+        (b"", "cannot be read"),
+    ],
+)
+def test_well_sealed_nonsense_is_refused(envelope, why):
+    with pytest.raises(FrameError, match=why):
+        wire.decode(sealed(envelope), RUN, ONE, "bank")
+
+
+def test_tensors_that_nobody_described_are_refused():
+    body = wire.save({"0": torch.ones(2), "1": torch.ones(2)})
+    frame = sealed(described(wire.Leaf("float32", (2,))), body)
+    with pytest.raises(FrameError, match="1 tensors are described, 2 came"):
+        wire.decode(frame, RUN, ONE, "bank")
+
+
+def mutations(frame, count, seed):
+    """Bits flipped, bytes cut, repeated, moved or inserted."""
+    draw = random.Random(seed)
+    for _ in range(count):
+        at, until = sorted(draw.randrange(len(frame) + 1) for _ in range(2))
+        piece = frame[at:until]
+        match draw.randrange(6):
+            case 0:
+                changed = bytearray(frame)
+                changed[draw.randrange(len(frame))] ^= 1 << draw.randrange(8)
+            case 1:
+                changed = frame[:at]
+            case 2:
+                changed = frame[:at] + frame[until:]
+            case 3:
+                changed = frame[:until] + piece + frame[until:]
+            case 4:
+                changed = frame[:at] + draw.randbytes(draw.randrange(1, 9)) + frame[until:]
+            case _:
+                changed = piece + frame[:at] + frame[until:]
+        if bytes(changed) != frame:
+            yield bytes(changed)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_changed_frame_is_accepted(seed):
+    """20,000 mutations in all; also with the checksum put right, when nothing may crash."""
+    payload = (Theta({"w": torch.randn(4, 3)}, {}), torch.ones(()))
+    frame = wire.encode(message(payload, receipt=Key(2, 5)), RUN)
+    for changed in mutations(frame, 5000, seed):
+        with pytest.raises(FrameError):
+            wire.decode(changed, RUN, ONE, "bank")
+        if len(changed) > wire.HEAD.size:
+            rest = changed[wire.HEAD.size :]
+            length = min(wire.HEAD.unpack_from(changed)[1], len(rest))
+            with contextlib.suppress(FrameError):
+                wire.decode(sealed(rest[:length], rest[length:]), RUN, ONE, "bank")
+
+
+class Encoding(MemoryTransport):
+    """Every message goes through bytes."""
+
+    def send(self, message):
+        frame = wire.encode(message, RUN)
+        super().send(wire.decode(frame, RUN, message.source, message.to))
+
+
+@pytest.mark.parametrize("name", sorted(algorithms))
+def test_every_algorithm_fits_on_the_wire(name):
+    """Its messages, as bytes and back, give the same run to the bit."""
+    algorithm = algorithms[name].examples()[0]
+    task, rows = sample_of(algorithm)
+    plain = Run(algorithm, task, rows, engine="reference", precision="float64", seed=3).fit(2)
+    fed = reference(plain.task, plain.shapes, rows, seed=3, schedule=Everyone(), device="cpu")
+    fed._transport = Encoding(rows.topology.parties)
+    *_, (_, state) = play(fed, algorithm, 2)
+    found, wanted = (
+        {field: engine.read(value) for field, value in after._asdict().items()}
+        for engine, after in ((fed, state), (plain.fed, plain.state))
+    )
+    assert tree.largest_difference(found, wanted) == 0
+    assert list(fed.ledger) == list(plain.ledger)
