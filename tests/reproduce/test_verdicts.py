@@ -135,6 +135,9 @@ def test_what_was_left_out_is_not_judged():
     assert judge_all([ORDER], lines) == []
     assert judge_all([{**ORDER, "where": {"K": "few"}}], lines) == []
     assert len(judge_all([ORDER], [*lines, line(5, rising(0.3))])) == 1
+    assert judge_all([{**ORDER, "values": [1, 5, 10]}], [*lines, line(5, rising(0.3))]) == []
+    apart = [line(1, rising(0.1), K="few"), line(5, rising(0.3), K="many")]
+    assert judge_all([ORDER], apart) == []
 
 
 def test_a_verdict_in_words():

@@ -58,9 +58,9 @@ def judge_all(expects: Sequence[Told], lines: Sequence[Line]) -> list[Verdict]:
     found = []
     for expect in expects:
         kept = [line for line in lines if line.setting.is_at(expect.get("where", {}))]
-        axis = expect.get("along")
-        there = {line.setting.place[axis] for line in kept} if axis else set()
-        if kept and (axis is None or (len(there) > 1 and there >= set(expect.get("values", ())))):
+        most = max(2, len(expect.get("values", ())))
+        groups = _groups(expect, kept).values() if "along" in expect else ()
+        if kept and all(len(group) >= most for group in groups):
             found.append(judge(expect, lines))
     return found
 
