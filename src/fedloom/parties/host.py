@@ -158,8 +158,9 @@ class Host:
             device=engine.device,
         )
         fed.streams = Streams(engine.seed, self._secret())
-        if not isinstance(self.me, Client):
+        if not isinstance(self.me, Client) and self.own.waits.on_missing_client == "skip":
             durable.fed = fed
+            transport.keep()
         return fed
 
     def rows(self) -> View:
