@@ -98,7 +98,7 @@ def test_who_dropped_out_is_known_before_others_hear_of_it(tmp_path):
     full = np.ones(len(names), dtype=bool)
     fed.record.note(Moment(2, "embedding"), "ash", names, full, full & (np.arange(len(names)) != 1))
     durable.send(Message(Key(2, 1), "rest", "ash", Client("ash", "0"), None))
-    assert not (tmp_path / "dropped.json").exists()  # its own clients may hear something else
+    assert not (tmp_path / "round.msgpack").exists()  # its own clients may hear something else
     durable.send(Message(Key(2, 2), "hub-embedding", "ash", "birch", None))
     fed = restored(tmp_path)[2]
     for moment, there in ((Moment(2), 4), (Moment(2, "embedding"), 3), (Moment(3, "embedding"), 4)):

@@ -13,7 +13,7 @@ from fedloom.cli.main import main
 from fedloom.config.runfile import RunFile
 from fedloom.errors import LostError
 from fedloom.federation.ledger import Ledger
-from fedloom.federation.schedule import Recorded
+from fedloom.federation.schedule import Moment, Recorded
 from fedloom.federation.topology import Client
 from fedloom.parties.rehearsal import Rehearsal
 
@@ -188,6 +188,25 @@ def test_a_hub_dies_while_a_client_is_missing(rehearsal):
     one.start("a", "--resume")
     one.wait(SLOW)
     assert_replays(one)
+
+
+def test_a_hub_dies_and_a_client_that_had_answered_too(rehearsal):
+    """The hub tells the others what it told them before, though the client cannot answer again."""
+    one = rehearsal(on_missing_client="skip", deadline=20.0)
+    run = one.prepare()
+    for party in run.placement.topology.parties:
+        if party != "a":
+            one.start(party)
+    one.start("a", crash="after hub-embedding:9")
+    one.processes["a"].wait(SLOW)
+    kill(one, ONE)
+    one.start("a", "--resume")
+    reach(one, "a", 30)
+    one.start(ONE, "--resume")
+    one.wait(SLOW)
+    record = assert_replays(one)
+    assert record.dropped[Moment(8, "update")] == {"a": ("1",)}
+    assert Moment(8, "embedding") not in record.dropped
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import random
 import msgspec
 import pytest
 import torch
+from safetensors.torch import load, save
 
 from fedloom import tree
 from fedloom.errors import FrameError
@@ -94,7 +95,10 @@ def test_a_frame_that_is_too_long_is_refused_unread():
         wire.decode(frame, RUN, ONE, "bank", cap=4000)
 
 
-def sealed(envelope, body=b"\x02\x00\x00\x00\x00\x00\x00\x00{}"):
+NO_TENSORS = save({})
+
+
+def sealed(envelope, body=NO_TENSORS):
     """A frame with a right checksum, whatever is in it: a peer can make these."""
     digest = wire._digest(envelope, wire.hashlib.sha256(body).digest())
     return wire.HEAD.pack(wire.MAGIC, len(envelope), digest) + envelope + body
@@ -123,7 +127,10 @@ def very_deep():
     ("envelope", "why"),
     [
         (described(wire.Leaf("float32", (2,))), "not as described"),
-        (described(wire.Leaf("float99", (2,))), "not as described"),
+        (described(wire.Leaf("float99", (2,))), "is no tensor"),
+        (described(wire.Leaf("float32", (-2,))), "is no tensor"),
+        (described(wire.Leaf("float32", (0, 1 << 60))), "is no tensor"),
+        (described(wire.Leaf("float32", (1,) * 100)), "is no tensor"),
         (described(wire.Record("Theta", ())), "no record 'Theta' of 0 fields"),
         (described(wire.Record("Batch", (wire.Constant(None),))), "no record 'Batch'"),
         (described(wire.Record("system", (wire.Constant("ls"),))), "no record 'system'"),
@@ -140,10 +147,31 @@ def test_well_sealed_nonsense_is_refused(envelope, why):
 
 
 def test_tensors_that_nobody_described_are_refused():
-    body = wire.save({"0": torch.ones(2), "1": torch.ones(2)})
+    body = save({"0": torch.ones(2), "1": torch.ones(2)})
     frame = sealed(described(wire.Leaf("float32", (2,))), body)
-    with pytest.raises(FrameError, match="1 tensors are described, 2 came"):
+    with pytest.raises(FrameError, match="not as described"):
         wire.decode(frame, RUN, ONE, "bank")
+
+
+def test_the_tensors_are_a_file_of_safetensors():
+    """That anybody can read; and its bytes follow from the envelope, so there is one way only."""
+    payload = {"a": torch.randn(3, 2), "b": (torch.tensor([True, False]), torch.zeros(0, 5))}
+    body = wire.body_of(payload, "update")
+    found = load(body.data)
+    assert [found[name].tolist() for name in sorted(found)] == [
+        a.tolist() for a in tree.tensors(payload)
+    ]
+    envelope = described(body.node)
+    spaced = body.data.replace(b",", b", ", 1)
+    for changed in (body.data + b"x", body.data[:-1], spaced, b""):
+        with pytest.raises(FrameError, match="not as described"):
+            wire.decode(sealed(envelope, changed), RUN, ONE, "bank")
+
+
+def test_what_is_neither_true_nor_false():
+    body = wire.body_of(torch.tensor([True, True]), "update")
+    with pytest.raises(FrameError, match="neither true nor false"):
+        wire.decode(sealed(described(body.node), body.data[:-1] + b"\x02"), RUN, ONE, "bank")
 
 
 def mutations(frame, count, seed):

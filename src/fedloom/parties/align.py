@@ -97,9 +97,12 @@ class Aligning:
         return made
 
     def _go(self) -> Agreement:
-        if isinstance(self.me, Client):
-            return self._as_client(self.me)
-        return self._as_server() if self.me == SERVER else self._as_hub(self.me)
+        try:
+            if isinstance(self.me, Client):
+                return self._as_client(self.me)
+            return self._as_server() if self.me == SERVER else self._as_hub(self.me)
+        except (KeyError, TypeError, AttributeError, IndexError) as problem:
+            raise DataError(f"what was told does not fit together ({problem!r})") from None
 
     def _as_client(self, me: Client) -> Agreement:
         party, settings = self.own.party, self.settings

@@ -86,7 +86,6 @@ class Host:
     def _rounds(self, fed: PartyEngine, transport: GrpcTransport) -> None:
         algorithm, began = build_algorithm(self.file), time.perf_counter()
         done, state = 0, None
-        self.progress.step(0)
         if self.memory.is_there:
             done, state = self.memory.restore(fed, algorithm, transport)
         self.log.note("started", run=self.run, round=done)
@@ -97,6 +96,7 @@ class Host:
             done = self._join(fed, transport, done)
         elif done == 0:
             self._assemble(transport)
+        self.progress.step(done)
         begun = play(fed, algorithm, self.file.rounds, state, done)
         with closing(begun) as rounds:  # one that is left tells the others
             for done, state in rounds:
@@ -158,8 +158,9 @@ class Host:
             device=engine.device,
         )
         fed.streams = Streams(engine.seed, self._secret())
-        if not isinstance(self.me, Client):
+        if not isinstance(self.me, Client) and self.own.waits.on_missing_client == "skip":
             durable.fed = fed
+            transport.keep()
         return fed
 
     def rows(self) -> View:

@@ -3,13 +3,18 @@ hubs may still want to hear, and which moves were accepted from clients.
 
 The second file is named by its round and written first; the checkpoint, renamed into place, makes
 it count. So the two are always of one moment.
+
+Where clients may be missing, a third file has what happened in the round that is going on: who
+dropped out, and what the others sent, before another hub hears of anything that follows from it. A
+hub that is started again tells the others the same, whoever has died meanwhile.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -25,15 +30,16 @@ from ..federation.placed import AtClients, AtHubs
 from ..federation.releases import Releases
 from ..federation.schedule import Recorded, Resumed
 from ..federation.topology import Client
-from ..files import write_bytes, write_json
+from ..files import write_bytes
 from ..records.checkpoint import load_checkpoint, save_checkpoint
 from ..run import Snapshot
+from ..transports import wire
 from ..transports.grpc import GrpcTransport
 from ..transports.link import Sent
 from ..transports.wire import Frame
 
 CHECKPOINT = "checkpoint.safetensors"
-DROPPED = "dropped.json"  # in the round that is going on
+GOING_ON = "round.msgpack"
 
 
 class Beside(Struct, forbid_unknown_fields=True):
@@ -42,13 +48,24 @@ class Beside(Struct, forbid_unknown_fields=True):
     sent: dict[str, list[tuple[int, int, bytes]]]  # to hubs: key, frame
 
 
+class GoingOn(Struct, forbid_unknown_fields=True):
+    """A round that is not over: who dropped out, as JSON has it, and frames that clients sent."""
+
+    run: str
+    dropped: dict[str, Any]
+    heard: list[tuple[str, str, bytes]]
+
+
+S = TypeVar("S", Beside, GoingOn)
+
+
 @dataclass
 class Memory:
     """In a party's folder, for the run with this fingerprint."""
 
     folder: Path
     run: str
-    _remembered: Recorded | None = None
+    _remembered: Any = None
 
     def _beside(self, round: int) -> Path:
         return self.folder / f"links-{round}.msgpack"
@@ -76,16 +93,23 @@ class Memory:
         write_bytes(self._beside(done), msgspec.msgpack.encode(beside))
         crash("between the two files")
         save_checkpoint(self.folder / CHECKPOINT, snapshot, (), wall)
+        transport.forget()
         for old in self.folder.glob("links-*.msgpack"):
             if old != self._beside(done):
                 old.unlink(missing_ok=True)
 
-    def remember(self, record: Recorded) -> None:
-        """Who dropped out in this round so far: before any other hub hears of it."""
+    def remember(self, record: Recorded, heard: Sequence[Message]) -> None:
+        """This round so far: before any other hub hears of it."""
         here = record.of_round(record.rounds - 1)
-        if here.dropped and here != self._remembered:
-            write_json(self.folder / DROPPED, here.to_json())
-            self._remembered = here
+        if (here, len(heard)) != self._remembered:
+            frames = [
+                (*one.source, wire.encode(one, self.run))
+                for one in heard
+                if isinstance(one.source, Client)
+            ]
+            made = GoingOn(self.run, here.to_json(), frames)
+            write_bytes(self.folder / GOING_ON, msgspec.msgpack.encode(made))
+            self._remembered = (here, len(heard))
 
     def restore(
         self, fed: PartyEngine, algorithm: Algorithm, transport: GrpcTransport
@@ -100,35 +124,42 @@ class Memory:
         fed.releases = Releases.from_json(fed.size, found.releases)
         receipts = {Client(silo, name): Key(*key) for silo, name, *key in beside.receipts}
         fed.go_on(found.round, receipts)
-        self._again(fed, found.round)
         for peer, link in transport.links.items():
             kept = beside.sent.get(str(peer), []) if isinstance(peer, str) else []
             link.resume(
                 found.round, [Sent(Key(r, move), Frame(frame, b"")) for r, move, frame in kept]
             )
+        self._again(fed, found.round, transport)
         return found.round, algorithm.State(
             **{name: _placed(fed, fresh[name], values) for name, values in state.items()}
         )
 
-    def _again(self, fed: PartyEngine, round: int) -> None:
-        path = self.folder / DROPPED
-        if path.exists() and not isinstance(fed.schedule, Recorded):
-            before = Recorded.read(path)
-            if before.rounds == round + 1:
-                fed.schedule = Resumed(fed.schedule, before)
+    def _again(self, fed: PartyEngine, round: int, transport: GrpcTransport) -> None:
+        """The round that was going on happens as it did."""
+        path = self.folder / GOING_ON
+        if not path.exists() or isinstance(fed.schedule, Recorded):
+            return
+        found = self._decoded(path, GoingOn)
+        before = Recorded.from_json(found.dropped)
+        if before.rounds == round + 1:
+            fed.schedule = Resumed(fed.schedule, before)
+            for silo, name, frame in found.heard:
+                transport.links[Client(silo, name)].receive(frame)
 
     def _read(self, round: int) -> Beside:
-        path = self._beside(round)
+        return self._decoded(self._beside(round), Beside)
+
+    def _decoded(self, path: Path, kind: type[S]) -> S:
         try:
-            beside = msgspec.msgpack.decode(path.read_bytes(), type=Beside)
+            found = msgspec.msgpack.decode(path.read_bytes(), type=kind)
         except (OSError, msgspec.MsgspecError, ValueError) as problem:
             raise DataError(f"{path} is missing or damaged ({problem})") from None
-        if beside.run != self.run:
+        if found.run != self.run:
             raise SettingError(
-                f"{self.folder} is of another run: fingerprints {beside.run[:12]} and "
+                f"{self.folder} is of another run: fingerprints {found.run[:12]} and "
                 f"{self.run[:12]}"
             )
-        return beside
+        return found
 
 
 def _placed(fed: PartyEngine, fresh: Any, values: Any) -> Any:
@@ -139,8 +170,8 @@ def _placed(fed: PartyEngine, fresh: Any, values: Any) -> Any:
 
 
 class Durable:
-    """The transport of a party; of a hub whose clients may be missing, who dropped out is on disk
-    before another hub is told anything that follows from it."""
+    """The transport of a party; of a hub whose clients may be missing (`fed` is set then), what
+    happened in a round is on disk before another hub is told anything that follows from it."""
 
     def __init__(self, transport: GrpcTransport, memory: Memory):
         self._transport, self._memory = transport, memory
@@ -149,7 +180,7 @@ class Durable:
 
     def send(self, message: Message) -> None:
         if isinstance(message.to, str) and self.fed is not None:
-            self._memory.remember(self.fed.record)
+            self._memory.remember(self.fed.record, self._transport.kept)
         crash(f"before {message.kind}")
         self._transport.send(message)
         crash(f"after {message.kind}")

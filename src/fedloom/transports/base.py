@@ -48,6 +48,7 @@ class Mailbox:
         self._heard: dict[Party, float] = {}
         self._fresh: set[Party] = set()  # sources with news since the last look
         self._gone: set[Party] = set()
+        self.kept: list[Message] | None = None  # what was taken from many, where that is wanted
         self.awaited: frozenset[Party] = frozenset()  # for whoever wants to know, now
         self._problem: FedLoomError | None = None
 
@@ -147,6 +148,8 @@ class Mailbox:
                 head = self._head(source, key)
                 if head is not None and head.key == key:
                     came[source] = self._queues[source].popleft()
+                    if self.kept is not None:
+                        self.kept.append(came[source])
                 if head is not None or (source in self._gone and enough is None):
                     awaited.discard(source)
             self._fresh.clear()

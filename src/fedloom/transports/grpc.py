@@ -132,6 +132,18 @@ class GrpcTransport:
     async def _stop(self, cause: str) -> None:
         self._standing.stop(cause)
 
+    def keep(self) -> None:
+        """What is taken from many is kept until it is forgotten."""
+        self._standing.mailbox.kept = []
+
+    def forget(self) -> None:
+        if self._standing.mailbox.kept is not None:
+            self._standing.mailbox.kept = []
+
+    @property
+    def kept(self) -> list[Message]:
+        return self._standing.mailbox.kept or []
+
     @property
     def present(self) -> list[Party]:
         """To whom there is a connection now."""

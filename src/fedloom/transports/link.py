@@ -205,7 +205,7 @@ class Link:
 
     # Receiving
 
-    def part(self, part: Part) -> bytes | None:
+    def part(self, part: Part) -> bytearray | None:
         """A frame, when it is whole."""
         if part.left < 0 or not part.data:
             raise FrameError(f"{title(self.peer)} sent a piece of nothing")
@@ -216,14 +216,14 @@ class Link:
             self._frame = bytearray(size)
         if size != len(self._frame):
             raise FrameError(f"{title(self.peer)} sent pieces that do not fit together")
-        self._frame[self._filled : self._filled + len(part.data)] = part.data
+        memoryview(self._frame)[self._filled : self._filled + len(part.data)] = part.data
         self._filled += len(part.data)
         if part.left:
             return None
-        whole, self._frame, self._filled = bytes(self._frame), bytearray(), 0
+        whole, self._frame, self._filled = self._frame, bytearray(), 0
         return whole
 
-    def receive(self, frame: bytes) -> None:
+    def receive(self, frame: bytes | bytearray) -> None:
         """Into the mailbox, once; also where a broken connection's last frame is still being read
         while the next connection brings it again."""
         message = wire.decode(frame, self._run, self.peer, self.me, self._cap)

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import grpc
 
 from ..errors import FrameError, RefusedError
-from ..federation.messages import Key
+from ..federation.messages import AT_THE_END, Key
 from ..federation.topology import Party, title
 from .base import Mailbox
 from .link import CHUNK, Beat, Bye, Hello, Link, Part, Stop, pack, unpack
@@ -106,6 +106,7 @@ class Talk:
     ):
         self._standing, self._link, self._stream = standing, link, stream
         self._sent, self._check = start, check
+        self._told: Key | None = None  # the last key that the other was told has come
         self._news = asyncio.Event()
         self._heard = time.monotonic()
         self._tasks: list[asyncio.Task[None]] = []
@@ -136,17 +137,18 @@ class Talk:
     async def _write(self) -> None:
         """Messages, signs of life, the word to stop, goodbye."""
         standing, link = self._standing, self._link
-        acknowledged: Key | None = None
-        pulsed, due, said = 0.0, 0.0, False
+        pulsed, due, said, counted = 0.0, 0.0, False, 0
         told: str | None = None
         while not (said and link.bye):
             self._news.clear()
             while (sent := link.after(self._sent)) is not None:
                 await self._frame(sent.frame)
                 self._sent = sent.key
-            if link.got != acknowledged or time.monotonic() >= due:
-                acknowledged, pulse, pulsed = link.got, standing.pulsed > pulsed, standing.pulsed
-                await self._packet(Beat(acknowledged, pulse))
+            much = link.counts["received"] - counted > CHUNK
+            if much or self._is_awaited() or time.monotonic() >= due:
+                self._told, counted = link.got, link.counts["received"]
+                pulse, pulsed = standing.pulsed > pulsed, standing.pulsed
+                await self._packet(Beat(self._told, pulse))
                 due = time.monotonic() + standing.timing.beat
             if standing.cause is not None and standing.cause != told:
                 told = standing.cause
@@ -157,6 +159,12 @@ class Talk:
             with suppress(TimeoutError):
                 if not (said and link.bye):
                     await asyncio.wait_for(self._news.wait(), max(0.0, due - time.monotonic()))
+
+    def _is_awaited(self) -> bool:
+        """Whether the other may be waiting to hear that we have its last message. Else it hears so
+        with the next sign of life, unless it keeps much for us."""
+        ending = self._standing.closing or self._link.got == AT_THE_END
+        return ending and self._link.got != self._told
 
     async def _frame(self, frame: Frame) -> None:
         left = sum(map(len, frame))

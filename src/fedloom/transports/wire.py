@@ -4,20 +4,22 @@
 
 The envelope says of which run and move the message is, from whom to whom, and describes the
 payload: a tree of dicts, tuples, records that are marked as travelling, tensors with shape and
-dtype, and plain constants. A frame that differs from this in anything is refused whole.
+dtype, and plain constants. The tensors are a file of safetensors whose header follows from the
+envelope to the byte: it is compared, and never parsed. A frame that differs from this in anything
+is refused whole.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
+import math
 import struct
 from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 import torch
 from msgspec import Struct
-from safetensors import SafetensorError
-from safetensors.torch import load, save
 from torch import Tensor
 
 from ..errors import FrameError
@@ -29,11 +31,12 @@ HEAD = struct.Struct(">4sI32s")
 CAP = 1 << 30  # bytes of a frame, unless a transport says otherwise
 ENVELOPE_CAP = 1 << 20
 DEPTH = 16
-DTYPES = {
-    str(dtype).removeprefix("torch."): dtype
-    for dtype in (
-        *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
-        *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
+DTYPES = {  # by name: the type, and what safetensors calls it
+    str(dtype).removeprefix("torch."): (dtype, name)
+    for dtype, name in (
+        *((torch.float64, "F64"), (torch.float32, "F32"), (torch.float16, "F16")),
+        *((torch.bfloat16, "BF16"), (torch.int64, "I64"), (torch.int32, "I32")),
+        *((torch.int16, "I16"), (torch.int8, "I8"), (torch.uint8, "U8"), (torch.bool, "BOOL")),
     )
 }
 
@@ -97,8 +100,34 @@ class Frame(NamedTuple):
 def body_of(payload: Any, kind: str) -> Body:
     found: list[Tensor] = []
     node = _describe(payload, found, kind)
-    data = save({str(i): a.detach().cpu().contiguous().clone() for i, a in enumerate(found)})
+    raw = [a.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy() for a in found]
+    data = b"".join([_header(_leaves(node)), *raw])  # type: ignore[list-item]
     return Body(node, data, hashlib.sha256(data).digest())
+
+
+def _leaves(node: Node) -> list[Leaf]:
+    """The tensors that a payload has, in the order of the tree."""
+    match node:
+        case Leaf():
+            return [node]
+        case Constant():
+            return []
+        case Table():
+            return [leaf for each in node.items.values() for leaf in _leaves(each)]
+    return [leaf for each in node.items for leaf in _leaves(each)]
+
+
+def _header(leaves: list[Leaf]) -> bytes:
+    """How a file of safetensors with these tensors begins; KeyError for an unknown type."""
+    told, at = {}, 0
+    for number, leaf in enumerate(leaves):
+        dtype, name = DTYPES[leaf.dtype]
+        until = at + dtype.itemsize * math.prod(leaf.shape)
+        told[str(number)] = {"dtype": name, "shape": leaf.shape, "data_offsets": (at, until)}
+        at = until
+    text = json.dumps(told, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text
 
 
 def frame_of(message: Message, run: str, body: Body) -> Frame:
@@ -121,7 +150,7 @@ def _digest(envelope: bytes | memoryview, body: bytes) -> bytes:
     return digest.digest()
 
 
-def decode(frame: bytes, run: str, source: Party, to: Party, cap: int = CAP) -> Message:
+def decode(frame: bytes | bytearray, run: str, source: Party, to: Party, cap: int = CAP) -> Message:
     """The message in a frame that came over the link from `source`; FrameError for anything else
     than a whole, unchanged message of this run and this link."""
     if len(frame) > cap:
@@ -133,25 +162,25 @@ def decode(frame: bytes, run: str, source: Party, to: Party, cap: int = CAP) -> 
         _refuse(source, "not a frame of this version")
     if length > min(ENVELOPE_CAP, len(frame) - HEAD.size):
         _refuse(source, "the envelope is longer than the frame, or than any may be")
-    rest = memoryview(frame)[HEAD.size :]
-    if _digest(rest[:length], hashlib.sha256(rest[length:]).digest()) != digest:
+    rest = memoryview(bytearray(frame) if isinstance(frame, bytes) else frame)[HEAD.size :]
+    body = rest[length:]
+    if _digest(rest[:length], hashlib.sha256(body).digest()) != digest:
         _refuse(source, "it was changed or cut short on its way")
     try:
         envelope = _decoder.decode(rest[:length])
-        tensors = load(bytes(rest[length:]))
-    except (msgspec.MsgspecError, RecursionError, SafetensorError, ValueError, KeyError) as problem:
+    except (msgspec.MsgspecError, RecursionError, ValueError) as problem:
         _refuse(source, f"it cannot be read ({problem})")
     if envelope.run != run:
         _refuse(source, "it is of another run")
     if (envelope.source, envelope.to) != (_words(source), _words(to)):
         told = f"{'/'.join(envelope.source)} to {'/'.join(envelope.to)}"
         _refuse(source, f"it says to go from {told}, and came to {title(to)}")
-    payload = _Reader(source, tensors).whole(envelope.payload)
+    payload = _Reader(source, body).whole(envelope.payload)
     receipt = None if envelope.receipt is None else Key(*envelope.receipt)
     return Message(Key(*envelope.key), envelope.kind, source, to, payload, receipt)
 
 
-def digest_of(frame: bytes) -> bytes:
+def digest_of(frame: bytes | bytearray) -> bytes:
     """What a frame is known by."""
     return HEAD.unpack_from(frame)[2]
 
@@ -180,42 +209,63 @@ def _describe(value: Any, found: list[Tensor], kind: str) -> Node:
 
 
 class _Reader:
-    """Builds the payload that an envelope describes, from the tensors beside it."""
+    """Builds the payload that an envelope describes, from the bytes of its tensors."""
 
-    def __init__(self, source: Party, tensors: dict[str, Tensor]):
-        self._source, self._tensors, self._used = source, tensors, 0
+    def __init__(self, source: Party, body: memoryview):
+        self._source, self._body, self._at = source, body, 0
 
     def whole(self, node: Node) -> Any:
-        payload = self._build(node, DEPTH)
-        if self._used != len(self._tensors):
-            _refuse(self._source, f"{self._used} tensors are described, {len(self._tensors)} came")
-        return payload
-
-    def _build(self, node: Node, depth: int) -> Any:
-        if depth == 0:
+        if _is_deeper(node, DEPTH):
             _refuse(self._source, f"a payload of more than {DEPTH} levels")
+        leaves = _leaves(node)
+        for leaf in leaves:
+            fits = all(0 <= size <= CAP for size in leaf.shape) and len(leaf.shape) <= DEPTH
+            if leaf.dtype not in DTYPES or not fits:
+                _refuse(self._source, f"{leaf.dtype} {list(leaf.shape)} is no tensor")
+        header = _header(leaves)
+        sizes = (DTYPES[leaf.dtype][0].itemsize * math.prod(leaf.shape) for leaf in leaves)
+        wanted = len(header) + sum(sizes)
+        if len(self._body) != wanted or self._body[: len(header)] != header:
+            _refuse(self._source, "its tensors are not as described")
+        self._at = len(header)
+        return self._build(node)
+
+    def _build(self, node: Node) -> Any:
         match node:
             case Leaf():
                 return self._tensor(node)
             case Constant():
                 return node.value
             case Table():
-                return {key: self._build(v, depth - 1) for key, v in node.items.items()}
+                return {key: self._build(v) for key, v in node.items.items()}
             case Several():
-                return tuple(self._build(v, depth - 1) for v in node.items)
+                return tuple(self._build(v) for v in node.items)
         record = RECORDS.get(node.name)
         if record is None or len(node.items) != len(record._fields):
             _refuse(self._source, f"no record {node.name!r} of {len(node.items)} fields is known")
-        return record._make(self._build(v, depth - 1) for v in node.items)
+        return record._make(self._build(v) for v in node.items)
 
     def _tensor(self, leaf: Leaf) -> Tensor:
-        found = self._tensors.get(str(self._used))
-        self._used += 1
-        wanted = DTYPES.get(leaf.dtype)
-        if found is None or found.dtype != wanted or tuple(found.shape) != leaf.shape:
-            shape = " x ".join(map(str, leaf.shape)) or "a number"
-            _refuse(self._source, f"a tensor ({leaf.dtype}, {shape}) is not as described")
-        return found
+        dtype, _ = DTYPES[leaf.dtype]
+        size = dtype.itemsize * math.prod(leaf.shape)
+        piece, self._at = self._body[self._at : self._at + size], self._at + size
+        if not size:
+            return torch.zeros(leaf.shape, dtype=dtype)
+        raw = torch.frombuffer(piece, dtype=torch.uint8).clone()  # lies as torch's own do
+        if dtype == torch.bool and int(raw.max()) > 1:
+            _refuse(self._source, "neither true nor false")
+        return raw.view(dtype).reshape(leaf.shape)
+
+
+def _is_deeper(node: Node, levels: int) -> bool:
+    if levels == 0:
+        return True
+    match node:
+        case Leaf() | Constant():
+            return False
+        case Table():
+            return any(_is_deeper(each, levels - 1) for each in node.items.values())
+    return any(_is_deeper(each, levels - 1) for each in node.items)
 
 
 def _refuse(source: Party, why: str) -> NoReturn:
