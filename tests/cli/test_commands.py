@@ -19,6 +19,10 @@ PROMISED = {
     },
     "compare": {"folders", "--metric", "--axis", "--out", "--json"},
     "report": {"folder"},
+    "reproduce": {
+        *("name", "--list", "--full", "--seeds", "--iterations", "--only", "--out", "--device"),
+        *("--time-limit", "--quiet", "--json"),
+    },
     "list": {"kind", "--json"},
     "explain": {"what", "--set", "--draw", "--json"},
     "data": {"name", "--folder", "--verify", "--json"},

@@ -66,6 +66,9 @@ def test_a_result_beside_its_curves(tmp_path):
 
 
 def test_what_is_finished_is_not_run_again(tmp_path, monkeypatch):
+    half = tmp_path / "made" / "runs" / "Q=1,seed=0"  # killed before it had begun
+    half.mkdir(parents=True)
+    (half / "records.jsonl").write_text("")
     Conduct(MADE, tmp_path, seeds=1).go()
     before = records(Conduct(MADE, tmp_path, seeds=1))
     ran = []

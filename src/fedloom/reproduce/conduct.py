@@ -231,6 +231,7 @@ class Conduct:
         if (one.folder / "run.toml").is_file():
             watch.job = Job.resume(one.folder, watch)
         else:
+            shutil.rmtree(one.folder, ignore_errors=True)  # killed before it had begun
             watch.job = Job.new(one.file, one.folder, watch)
         try:
             watch.job.go()
