@@ -94,8 +94,8 @@ class Host:
         transport.open()
         if isinstance(self.me, Client):
             done = self._join(fed, transport, done)
-        elif done == 0:
-            self._assemble(transport)
+        else:
+            self._assemble(transport, done)
         self.progress.step(done)
         begun = play(fed, algorithm, self.file.rounds, state, done)
         with closing(begun) as rounds:  # one that is left tells the others
@@ -114,16 +114,19 @@ class Host:
         write_json(self.folder / "done.json", {"rounds": done, "seconds": seconds, "run": self.run})
         self.progress.over = True
 
-    def _assemble(self, transport: GrpcTransport) -> None:
-        """Everyone has come; where clients may be missing, the other hubs have."""
-        limit = self.own.waits
+    def _assemble(self, transport: GrpcTransport, first: int) -> None:
+        """Everyone has come, also where all go on after a stop; where clients may be missing, the
+        other hubs have, and before the first round nobody is left out in a hurry."""
+        start, skip = self.own.waits.start, self.own.waits.on_missing_client == "skip"
         hubs = [peer for peer in transport.links if not isinstance(peer, Client)]
         clients = [peer for peer in transport.links if isinstance(peer, Client)]
-        transport.await_peers(hubs, limit.start)
+        transport.await_peers(hubs, start)
+        if skip and first:
+            return
         try:
-            transport.await_peers(clients, limit.start)
+            transport.await_peers(clients, start)
         except LostError:
-            if limit.on_missing_client == "wait":
+            if not skip:
                 raise
 
     def _join(self, fed: PartyEngine, transport: GrpcTransport, first: int) -> int:

@@ -107,6 +107,7 @@ class GrpcTransport:
         until = time.monotonic() + within
         for peer in peers:
             while not self.links[peer].boot:
+                self.pulse(self.me)  # those who wait for us wait on
                 self._standing.mailbox.check()
                 if time.monotonic() > until:
                     where = f"{title(self.me)} was not connected with {title(peer)}"
