@@ -122,6 +122,8 @@ def test_aligned_apart_is_aligned_together(prepared):
         found, wanted = load_file(own / "own.safetensors"), load_file(own / "rows.safetensors")
         assert set(found) == set(wanted)
         assert all(found[name].equal(wanted[name]) for name in wanted), party
+        made_here, made_above = (own / f"{one}.preparation.json" for one in ("own", "rows"))
+        assert made_here.read_text() == made_above.read_text()
     text = "".join(path.read_text() for path in made.folder.glob("parties/*/out/*.jsonl"))
     assert "p1" not in text
     assert isinstance(aligned(made, file, ["bank"])["bank"], ExistsError)

@@ -20,7 +20,7 @@ from fedloom.federation.topology import Client
 from fedloom.parties.agreement import Agreement
 from fedloom.parties.asking import foresee
 from fedloom.parties.basis import Basis
-from fedloom.parties.lookup import PREPARATION, Names, OwnRows
+from fedloom.parties.lookup import Names, OwnRows
 from fedloom.parties.partyfile import PartyFile
 from fedloom.transports.grpc import GrpcTransport
 
@@ -158,7 +158,7 @@ def added_up(made, run, person, silos):
 def test_columns_prepared_otherwise_are_refused(asked):
     made, _, _ = asked
     client = Client("shop", "web")
-    path = made.of(client) / PREPARATION
+    path = made.of(client) / "rows.preparation.json"
     found = json.loads(path.read_text())
     found["silos"]["shop"][0]["mean"] += 1.0
     path.write_text(json.dumps(found))

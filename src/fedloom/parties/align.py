@@ -44,7 +44,7 @@ from .basis import Basis
 from .connect import Connections
 from .log import Log
 from .partyfile import PartyFile
-from .rows import write_rows
+from .rows import preparation_beside, write_rows
 from .tables import HASH, OwnTable, Settings, fitted, kinds_of, rows_of, target_of
 
 MOVES = {"hashes": 1, "others": 2, "numbers": 3, "summary": 4, "facts": 5, "basis": 6}
@@ -212,7 +212,7 @@ class Aligning:
         basis.check(self.file, view)
         write_rows(Path(own.rows), view)
         if preparation is not None:
-            write_text(Path(own.rows).with_name("preparation.json"), preparation.to_json())
+            write_text(preparation_beside(Path(own.rows)), preparation.to_json())
         agreement.write(Path(own.agreement))
         return agreement
 

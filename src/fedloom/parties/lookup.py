@@ -27,10 +27,9 @@ from .agreement import Agreement
 from .align import read_salt
 from .connect import read
 from .partyfile import PartyFile
-from .rows import read_rows
+from .rows import preparation_beside, read_rows
 from .tables import HASH, each_hash
 
-PREPARATION = "preparation.json"
 NUMBER = "row"  # the column of numbers, where there are no ids
 
 
@@ -123,7 +122,7 @@ class OwnRows:
 
 def prepared(own: PartyFile) -> Preparation:
     """How a silo's columns become numbers, as `align` wrote it down beside the rows."""
-    path = Path(own.party.rows).with_name(PREPARATION)
+    path = preparation_beside(Path(own.party.rows))
     try:
         return Preparation.from_json(read(path).decode())
     except (DataError, UnicodeDecodeError) as problem:

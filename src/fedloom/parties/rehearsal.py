@@ -40,11 +40,12 @@ from ..trust.certificates import Authority, save
 from .agreement import Agreement
 from .basis import Basis
 from .connect import listeners, peers
-from .lookup import PREPARATION, by_id
+from .lookup import by_id
 from .memory import CHECKPOINT
-from .rows import write_rows
+from .rows import preparation_beside, write_rows
 
 DAYS = 2
+ROWS = "rows.safetensors"
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ class Rehearsal:
                 save(self.of(party), "party", certificate, key)
                 allowed[str(party)] = [certificate.fingerprint]
         for party in agreement.topology.parties:
-            write_rows(self.of(party) / "rows.safetensors", run.placement.view([party]))
+            write_rows(self.of(party) / ROWS, run.placement.view([party]))
             self._write_preparation(party, run)
             self._write_party_file(party, agreement, ports)
             theirs = {str(peer) for both in peers(agreement.topology, party) for peer in both}
@@ -118,7 +119,7 @@ class Rehearsal:
         if made is not None and party != SERVER:
             silo = party.silo if isinstance(party, Client) else party
             own = replace(made, silos={silo: made[silo]})
-            write_text(self.of(party) / PREPARATION, own.to_json())
+            write_text(preparation_beside(self.of(party) / ROWS), own.to_json())
 
     def _write_party_file(
         self, party: Party, agreement: Agreement, ports: Mapping[str, int]
@@ -128,7 +129,7 @@ class Rehearsal:
             "party": {
                 "name": str(party),
                 "agreement": str(self.folder.resolve() / "agreement.json"),
-                "rows": "rows.safetensors",
+                "rows": ROWS,
                 "folder": "out",
             },
             "keys": {"certificate": "party.pem", "key": "party.key", "allow": "allow.toml"},

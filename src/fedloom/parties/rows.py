@@ -33,6 +33,11 @@ def write_rows(path: Path, view: View) -> None:
     write_bytes(path, save(contiguous), mode=0o600)
 
 
+def preparation_beside(rows: Path) -> Path:
+    """Where a party keeps how its silo's columns become numbers; parties may share a folder."""
+    return rows.with_suffix(".preparation.json")
+
+
 def read_rows(path: Path, party: Party, agreement: Agreement) -> View:
     """And back, checked against what was agreed."""
     try:
