@@ -13,7 +13,7 @@ from .conftest import records
 
 PROMISED = {
     "": {"--help", "--version", "--debug"},
-    "run": {"file", "--set", "--out", "--resume", "--quiet"},
+    "run": {"--wait", "file", "--set", "--out", "--resume", "--quiet"},
     "sweep": {
         *("file", "--set", "--grid", "--seeds", "--out", "--jobs", "--best", "--quiet", "--json")
     },

@@ -65,7 +65,7 @@ class Torchrun:
     def said(self):
         return self.log.read_text()
 
-    def code(self, seconds=120):
+    def code(self, seconds=200):
         return self.process.wait(seconds)
 
     def done(self, seconds=200):
@@ -108,7 +108,7 @@ def run_file(tmp_path):
     return path
 
 
-def wait_until(condition, seconds=120):
+def wait_until(condition, seconds=200):
     """Until a condition holds; a bound on the wait, not on the time it takes."""
     end = time.monotonic() + seconds
     while not condition():

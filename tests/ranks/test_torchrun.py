@@ -97,7 +97,7 @@ def far(folder, lines=4):
 def test_the_command(straight, run_file, tmp_path):
     """One process gives the same, to a tolerance."""
     command = [sys.executable, "-m", "fedloom", "run", run_file, "--out", tmp_path / "run"]
-    subprocess.run([*map(str, command), "--quiet"], check=True, timeout=120)
+    subprocess.run([*map(str, command), "--quiet"], check=True, timeout=250)
     for part in (".", "baselines/alone"):
         a, b = state(tmp_path / "run" / part), state(straight / part)
         assert tree.largest_difference(dict(a.tensors), dict(b.tensors)) <= TOLERANCE
@@ -112,7 +112,7 @@ def test_the_first_rank_is_killed(torchrun, run_file, tmp_path, straight):
     ran = torchrun("-m", "fedloom", "run", run_file, "--out", folder)
     wait_until(lambda: far(folder) or ran.process.poll() is not None)
     ran.kill(0)
-    assert ran.code(60) != 0
+    assert ran.code() != 0
     assert "fedloom: rank 1: another rank was lost" in ran.said
     torchrun("-m", "fedloom", "run", "--resume", folder, "--quiet").done()
     same(folder, straight)
@@ -136,9 +136,9 @@ def test_a_silent_rank_is_not_waited_for(torchrun, run_file, tmp_path):
     ran = torchrun("-m", "fedloom", "run", run_file, "--out", folder, "--wait", 5)
     wait_until(lambda: far(folder) or ran.process.poll() is not None)
     ran.kill(1, signal.SIGSTOP)
-    wait_until(lambda: "or silent for 5 s" in ran.said, 30)
+    wait_until(lambda: "or silent for 5 s" in ran.said, 100)
     ran.kill(1)
-    assert ran.code(60) != 0
+    assert ran.code() != 0
 
 
 def test_ctrl_c_stops_all_after_the_same_round(torchrun, run_file, tmp_path):
@@ -146,12 +146,12 @@ def test_ctrl_c_stops_all_after_the_same_round(torchrun, run_file, tmp_path):
     ran = torchrun("-m", "fedloom", "run", run_file, "--out", folder)
     wait_until(lambda: far(folder) or ran.process.poll() is not None)
     ran.kill(1, signal.SIGINT)  # at one of them
-    assert ran.code(60) != 0
+    assert ran.code() != 0
     assert ran.said.count(f"stopped after round {state(folder).round} of 40") == 1
     assert json.loads((folder / "manifest.json").read_text())["interrupted"]
 
 
 def test_a_folder_in_the_way_stops_all(torchrun, run_file, straight):
     ran = torchrun("-m", "fedloom", "run", run_file, "--out", straight)
-    assert ran.code(60) != 0
+    assert ran.code() != 0
     assert ran.said.count("already holds a finished run") == 1
