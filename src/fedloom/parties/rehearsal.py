@@ -23,12 +23,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import tomli_w
 import torch
 
 from .. import tree
 from ..build import build_data, build_run
 from ..config.runfile import RunFile
+from ..config.writing import dumps
 from ..errors import ExistsError, FedLoomError, LostError
 from ..federation.ledger import Ledger
 from ..federation.topology import SERVER, Client, Party, title
@@ -149,7 +149,7 @@ class Rehearsal:
             held = data["silos"][party.silo]
             table = held[party.name] if isinstance(held, Mapping) else held
             told["party"] |= {"table": str(table), "salt": str(data["salt_file"])}
-        write_text(self.of(party) / "party.toml", tomli_w.dumps(told))
+        write_text(self.of(party) / "party.toml", dumps(told))
 
     def of(self, party: Party) -> Path:
         """A party's own folder."""

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import tomli_w
-
+from ..config.writing import dumps
 from ..errors import DataError, RefusedError
 from ..federation.topology import Party, title
 from ..files import write_text
@@ -37,7 +36,7 @@ def read_list(path: Path) -> dict[str, list[str]]:
 
 
 def write_list(path: Path, allowed: dict[str, list[str]]) -> None:
-    write_text(path, tomli_w.dumps({party: prints for party, prints in allowed.items() if prints}))
+    write_text(path, dumps({party: prints for party, prints in allowed.items() if prints}))
 
 
 @dataclass
