@@ -173,7 +173,8 @@ def test_blocks_of_different_rounds_do_not_combine(finished):
     ended = ask(made, ONE, [0, 1, 2])
     for hub in ("a", "b"):
         assert "blocks of different rounds do not belong together: a 2, b 1" in str(ended[hub])
-        assert isinstance(ended[hub], DataError)
+        assert isinstance(ended[hub], DataError | AbortedError)  # the second may hear of it first
+    assert any(isinstance(ended[hub], DataError) for hub in ("a", "b"))
     assert isinstance(ended[ONE], AbortedError)
     assert not (made.folder / "scores.csv").exists()
 

@@ -55,10 +55,14 @@ def mean_over(mask: Tensor, per_row: Tensor) -> Tensor:
 
 def descend(theta: Theta, slope: Theta, mask: Tensor, lr: Tensor, l2: float) -> Theta:
     """One step; a client without a row that counts takes none, whatever its slope is."""
-    eta = torch.where(mask.any(), lr, 0.0)
+    moves = mask.any()
     if l2:
         slope = tree.map_tensors(lambda g, a: g + l2 * a, slope, theta)
-    return tree.map_tensors(lambda a, g: torch.addcmul(a, g, eta, value=-1), theta, slope)
+
+    def step(a: Tensor, g: Tensor) -> Tensor:
+        return torch.where(moves, torch.addcmul(a, g, lr, value=-1), a)
+
+    return tree.map_tensors(step, theta, slope)
 
 
 def local_loss(theta: Theta, part: Part, rest: Rows, batch: Batch) -> Tensor:
