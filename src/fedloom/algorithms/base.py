@@ -113,6 +113,10 @@ class Algorithm(ABC):
     def check(self, task: Task, placement: Placement) -> None:
         """Refuse, before any training, what this algorithm cannot run on."""
 
+    def fitting(self, rows: Placement) -> Placement:
+        """Made-up rows, changed where this algorithm demands something of rows."""
+        return rows
+
     def trains(self, task: Task) -> Task:
         """The task as this algorithm trains it."""
         return task

@@ -59,6 +59,7 @@ from .hyfem_parts import (
     merge,
     own_model,
     theta_of,
+    without_views,
 )
 
 OWN_MODEL = Kind("own-model", "a client's part of the model: its views' extractors, Pi_m theta_0")
@@ -122,6 +123,10 @@ class HyFEMAvg(MinibatchSGD):
             check_held(self.views, clients, len(net.extractors))
             check_zeros(placement, self.views, len(net.extractors))
         check_widths(self.widths or {}, clients, hidden_widths(dict(net.named_parameters())))
+
+    def fitting(self, rows: Placement) -> Placement:
+        """Without the views that a client lacks."""
+        return rows if self.views is None else without_views(rows, self.views)
 
     # The round
 

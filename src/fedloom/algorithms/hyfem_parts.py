@@ -6,6 +6,7 @@ Pure functions of the global model, everyone's views and everyone's map Pi_m.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -85,6 +86,16 @@ def _arrays(pi: tuple[Tensor, ...]) -> tuple[Ints, ...]:
 def _tensors(pi: tuple[Ints, ...], like: Theta) -> tuple[Tensor, ...]:
     device = like.block["layers.0.bias"].device
     return tuple(torch.from_numpy(places).to(device) for places in pi)
+
+
+def without_views(placement: Placement, views: Lists) -> Placement:
+    """Zeros in the views that `views` does not give a client."""
+    x = {silo: mine.clone() for silo, mine in placement.x.items()}
+    for silo, mine in x.items():
+        for client, rows in placement.held(silo).items():
+            for view in set(range(mine.shape[1])) - set(views.get(client.name, ())):
+                mine[rows, view] = 0
+    return replace(placement, x=x)
 
 
 # What is refused

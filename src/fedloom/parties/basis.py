@@ -7,7 +7,7 @@ messages, on made-up rows.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -62,8 +62,10 @@ class Basis:
         batch = getattr(file.algorithm, "batch", None) or 0
         most = max(map(len, self.topology.clients.values()))
         data, engine = self.outline(min(self.size, max(batch, FEW * most))), file.engine
+        algorithm = build_algorithm(file)
+        data = replace(data, train=algorithm.fitting(data.train))
         return Run(
-            build_algorithm(file),
+            algorithm,
             build_task(file, data),
             data,
             seed=engine.seed,
