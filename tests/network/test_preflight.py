@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 
 import pytest
 
@@ -11,6 +12,7 @@ from fedloom.federation.topology import Client
 from fedloom.parties.host import Host
 from fedloom.parties.partyfile import PartyFile
 from fedloom.parties.rehearsal import Rehearsal
+from fedloom.trust.allow import write_list
 from fedloom.trust.certificates import Authority, save
 
 from .test_processes import RUN
@@ -28,6 +30,7 @@ def prepared(tmp_path):
     hub.folder.mkdir()
     transport = hub.transport()
     transport.open()
+    made.hub = transport
     yield made
     transport.close()
 
@@ -53,6 +56,42 @@ def test_a_party_that_is_ready(prepared, capsys):
         check(prepared, "b", capsys, "--set", "engine.seed=9")[1]["fingerprint"]
         != (hub["fingerprint"])
     )
+
+
+@pytest.mark.parametrize(
+    ("ahead", "good", "told"),
+    [
+        (0.0, True, r"0\.\d s (ahead of|behind) ours"),
+        (20.0, None, r"(19|20)\.\d s ahead of ours"),
+        (-20.0, None, r"(19|20)\.\d s behind ours"),
+        (-400.0, False, r"(399|400)\.\d s behind ours: one of us will refuse new certificates"),
+    ],
+)
+def test_clocks_are_compared(prepared, capsys, ahead, good, told):
+    prepared.hub._meeting.clock = lambda: time.time() + ahead
+    code, found = check(prepared, ONE, capsys)
+    assert code == (2 if good is False else 0)
+    assert found["clock of a"][0] is good
+    assert re.fullmatch(told, found["clock of a"][1])
+
+
+def test_a_certificate_that_is_over_by_the_other_clock(prepared, capsys):
+    """It has some minutes left, by ours."""
+    made = Authority.read(prepared.folder / "keys" / "a").issue(ONE, 250 / 86400)
+    save(prepared.of(ONE), "party", *made)
+    write_list(prepared.of("a") / "allow.toml", {str(ONE): [made[0].fingerprint]})
+    prepared.hub._meeting.clock = lambda: time.time() + 280
+    code, found = check(prepared, ONE, capsys)
+    assert code == 2
+    assert "by it, our certificate is not valid" in found["clock of a"][1]
+
+
+def test_who_is_not_on_the_list_is_not_told_the_time(prepared, capsys):
+    """And so learns before the run that the other does not expect it."""
+    (prepared.of("a") / "allow.toml").write_text("")
+    code, found = check(prepared, ONE, capsys)
+    assert code == 2
+    assert "its certificate is not on the allow-list" in found["clock of a"][1]
 
 
 def test_what_is_wrong_is_named(prepared, capsys):

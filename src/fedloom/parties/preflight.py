@@ -1,25 +1,27 @@
-"""Before a party takes part: its files, its certificates, its peers, one by one."""
+"""Before a party takes part: its files, its certificates, its peers, their clocks, one by one."""
 
 from __future__ import annotations
 
 import socket
 import ssl
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
 from ..config.runfile import RunFile
 from ..errors import FedLoomError
 from ..federation.topology import Client, title
+from ..transports.secure import Identity, clock_of
 from ..trust.allow import read_list
-from ..trust.certificates import Certificate, host_name
-from .connect import peers
+from ..trust.certificates import SKEW, Certificate, host_name
+from .connect import peers, read
 from .host import Host
 from .partyfile import PartyFile
 
 SOON = 14  # days
 SECONDS = 5.0
+NEAR = 2.0  # seconds between clocks that nobody need care about
 
 
 class Finding(NamedTuple):
@@ -47,7 +49,10 @@ def preflight(file: RunFile, own: PartyFile) -> Iterator[Finding]:
     yield from _certificates(host)
     yield _allowed(host)
     for peer in peers(host.agreement.topology, host.me)[0]:
-        yield _reached(host, str(peer))
+        found = _reached(host, str(peer))
+        yield found
+        if found.good:
+            yield _clock(host, str(peer))
 
 
 def _certificates(host: Host) -> Iterator[Finding]:
@@ -101,8 +106,26 @@ def _reached(host: Host, peer: str) -> Finding:
                 return Finding(what, False, "it does not know us: it hung up")
             return Finding(what, True, f"{address.target}: it is {title(peer)}")
     except ssl.SSLError as problem:
-        return Finding(what, False, f"it is somebody else, or does not know us ({problem.reason})")
+        why = getattr(problem, "verify_message", None) or problem.reason
+        return Finding(what, False, f"it is somebody else, or does not know us ({why})")
     except OSError as problem:
         return Finding(what, False, f"not reached ({problem.strerror or problem})")
     except (FedLoomError, ValueError) as problem:
         return Finding(what, False, str(problem))
+
+
+def _clock(host: Host, peer: str) -> Finding:
+    """Whether a peer's clock is near ours: a certificate is valid by the clock of who reads it."""
+    what, keys = f"clock of {peer}", host.own.keys
+    own = Identity(read(Path(keys.certificate)), read(Path(keys.key)))
+    try:
+        ahead, unsure = clock_of(host.links.address(peer), own, SECONDS)
+    except (FedLoomError, ConnectionError) as problem:
+        return Finding(what, False, f"it does not tell the time: {problem}")
+    apart = max(0.0, abs(ahead) - unsure)
+    told = f"{apart:.1f} s {'ahead of' if ahead > 0 else 'behind'} ours"
+    if apart > SKEW.total_seconds():
+        return Finding(what, False, f"{told}: one of us will refuse new certificates")
+    if not Certificate.parse(own.certificate).is_current(datetime.now(UTC) + timedelta(0, ahead)):
+        return Finding(what, False, f"{told}: by it, our certificate is not valid")
+    return Finding(what, True if apart <= NEAR else None, told)

@@ -192,9 +192,8 @@ class GrpcTransport:
 
     async def _listen(self, door: Door) -> None:
         try:
-            self._server, self.port = server_at(
-                door, self._identity, self._standing.timing, self._meeting.answer
-            )
+            told = self._meeting.answer, self._meeting.tell_time
+            self._server, self.port = server_at(door, self._identity, self._standing.timing, *told)
         except RuntimeError as problem:
             raise RefusedError(
                 f"{title(self.me)} cannot listen on {door.bind}: {problem}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -15,7 +16,7 @@ from ..errors import RefusedError
 from ..federation.messages import Key
 from ..federation.topology import Client, Party, title
 from .link import Hello, Link, pack
-from .secure import METHOD, Address, Door, Identity, channel_to, is_proved
+from .secure import METHOD, SECONDS, Address, Door, Identity, channel_to, is_proved
 from .talk import Standing, Stream, Talk, next_packet
 
 FINAL = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION)
@@ -40,6 +41,7 @@ class Meeting:
         self._boot = secrets.token_hex(8)
         self._replaced: set[str] = set()  # boots of processes that others took the place of
         self.over = False  # nobody is dialled any more
+        self.clock: Callable[[], float] = time.time
 
     # Dialling
 
@@ -141,6 +143,16 @@ class Meeting:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(problem))
         except (ConnectionError, asyncio.InvalidStateError, grpc.RpcError):
             return
+
+    async def tell_time(self, _: Any, context: Any) -> bytes:
+        """To those whom we would talk to."""
+        (pem,) = context.auth_context()["x509_pem_cert"]
+        try:
+            self._admitted(pem)
+        except RefusedError as problem:
+            self._standing.refused(str(problem))
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(problem))
+        return SECONDS.pack(self.clock())
 
     def _admitted(self, pem: bytes) -> Party:
         assert self._door is not None

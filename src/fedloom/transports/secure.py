@@ -1,9 +1,12 @@
-"""Mutual TLS: who a party is, where it listens and whom it lets in, whom it dials."""
+"""Mutual TLS: who a party is, where it listens and whom it lets in, whom it dials; and how far the
+clock of whoever is dialled is from ours."""
 
 from __future__ import annotations
 
+import struct
+import time
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import grpc
 from cryptography.exceptions import InvalidSignature
@@ -12,11 +15,15 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cryptography.x509 import load_pem_x509_certificate
 
+from ..errors import RefusedError
 from ..federation.topology import Party
 from .link import CHUNK
 from .talk import Timing
 
 METHOD = "/fedloom.Federation/Talk"
+TIME = "/fedloom.Federation/Time"
+SECONDS = struct.Struct(">d")  # since 1970
+ASKED = 3  # times: the shortest way there and back tells most
 
 
 class Admission(Protocol):
@@ -83,23 +90,58 @@ def channel_to(address: Address, own: Identity, timing: Timing) -> Any:
     return grpc.aio.secure_channel(address.target, secure, options=options)
 
 
-def server_at(door: Door, own: Identity, timing: Timing, answer: Any) -> tuple[Any, int]:
-    """A server and its port; `answer` is called for whoever has a certificate of one of the CAs."""
+class Difference(NamedTuple):
+    """Seconds by which a clock is ahead of ours; half the way there and back is not known."""
+
+    ahead: float
+    unsure: float
+
+
+def clock_of(address: Address, own: Identity, within: float) -> Difference:
+    """Of a party that listens; RefusedError or ConnectionError where it does not say."""
+    secure = grpc.ssl_channel_credentials(address.ca, own.key, own.certificate)
+    options = [("grpc.ssl_target_name_override", address.host_name)]
+    with grpc.secure_channel(address.target, secure, options) as channel:
+        try:
+            found = [_difference(channel.unary_unary(TIME), within) for _ in range(ASKED)]
+        except grpc.RpcError as problem:
+            refused = problem.code() == grpc.StatusCode.PERMISSION_DENIED
+            raise (RefusedError if refused else ConnectionError)(problem.details()) from None
+        except struct.error:
+            raise ConnectionError("it says something else than the time") from None
+    return min(found, key=lambda one: one.unsure)
+
+
+def _difference(ask: Any, within: float) -> Difference:
+    before, begun = time.time(), time.monotonic()
+    (theirs,) = SECONDS.unpack(ask(b"", timeout=within))
+    half = (time.monotonic() - begun) / 2
+    return Difference(theirs - before - half, half)
+
+
+def server_at(
+    door: Door, own: Identity, timing: Timing, answer: Any, tell_time: Any
+) -> tuple[Any, int]:
+    """A server and its port; `answer` and `tell_time` are called for whoever has a certificate of
+    one of the CAs."""
     server = grpc.aio.server(options=_options(timing))
-    server.add_generic_rpc_handlers((_Handler(answer),))
+    server.add_generic_rpc_handlers((_Handler(answer, tell_time),))
     pair = (own.key, own.certificate)
     secure = grpc.ssl_server_credentials([pair], door.cas, require_client_auth=True)
     return server, server.add_secure_port(door.bind, secure)
 
 
 class _Handler(grpc.GenericRpcHandler):
-    """The one method there is."""
+    """The two methods there are."""
 
-    def __init__(self, answer: Any):
-        self._method = grpc.stream_stream_rpc_method_handler(answer)
+    def __init__(self, answer: Any, tell_time: Any):
+        self._methods = {
+            METHOD: grpc.stream_stream_rpc_method_handler(answer),
+            TIME: grpc.unary_unary_rpc_method_handler(tell_time),
+        }
 
     def service(self, handler_call_details: Any) -> Any:
-        return self._method if handler_call_details.method == METHOD else None
+        return self._methods.get(handler_call_details.method)
 
 
 def _options(timing: Timing) -> list[tuple[str, Any]]:
