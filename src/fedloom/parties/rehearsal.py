@@ -163,10 +163,9 @@ class Rehearsal:
         """One party as a process of its own; again, if it has ended. `crash`: where it is to be
         killed (crash.py). `verb`: what it does, other than to train."""
         verb = verb or ("client" if isinstance(party, Client) else "hub")
-        files = [str(self.folder / "run.toml"), str(self.of(party) / "party.toml")]
         with (self.of(party) / "log").open("ab") as log:
             made = subprocess.Popen(
-                [sys.executable, "-m", "fedloom", verb, *files, *options],
+                [*self.command(party, verb), *options],
                 env={**os.environ, "OMP_NUM_THREADS": "1", "FEDLOOM_CRASH": crash or ""},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -174,6 +173,10 @@ class Rehearsal:
             )
         self.processes[party] = made
         return made
+
+    def command(self, party: Party, verb: str) -> list[str]:
+        files = [str(self.folder / "run.toml"), str(self.of(party) / "party.toml")]
+        return [sys.executable, "-m", "fedloom", verb, *files]
 
     def wait(self, within: float, say: Callable[[str], None] = lambda line: None) -> None:
         """Until everyone is done; LostError names who was not, and why."""
