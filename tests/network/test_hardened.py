@@ -8,6 +8,7 @@ import torch
 
 from fedloom.errors import AbortedError, FrameError, NotFiniteError
 from fedloom.federation.messages import Key, Message
+from fedloom.federation.permits import Bounds
 from fedloom.federation.topology import Client, Topology
 from fedloom.transports import base, wire
 from fedloom.transports.base import Mailbox
@@ -48,15 +49,33 @@ def federation(keys):
 def test_numbers_out_of_range_neither_leave_nor_come_in(bad):
     payload = {"w": torch.tensor([1.0, bad, 0.0]), "n": torch.tensor([3])}
     message = Message(Key(0, 1), "update", ONE, "ash", payload)
-    out = Link(ONE, "ash", RUN, Mailbox(ONE), largest=1e6)
+    out = Link(ONE, "ash", RUN, Mailbox(ONE), bounds=Bounds(1e6))
     with pytest.raises(NotFiniteError, match="in update from client ash/1 to hub ash; at most"):
         out.post(message, wire.body_of(payload, "update"))
     assert out.sent_since(-1) == []
     mailbox = Mailbox("ash")
-    into = Link("ash", ONE, RUN, mailbox, largest=1e6)
+    into = Link("ash", ONE, RUN, mailbox, bounds=Bounds(1e6))
     with pytest.raises(FrameError, match="in update from client ash/1"):
         into.receive(wire.encode(message, RUN))
     assert mailbox.held(ONE) == 0
+
+
+def test_a_norm_out_of_range_neither_leaves_nor_comes_in():
+    """Of all numbers of a message together, though each of them is small; of that kind only."""
+    bounds = Bounds(1e6, {"update": 10.0})
+    payload = {"w": torch.full((3, 3), 3.0), "b": torch.full((4,), 2.5), "n": torch.tensor([99])}
+    message = Message(Key(0, 1), "update", ONE, "ash", payload)
+    out, mailbox = Link(ONE, "ash", RUN, Mailbox(ONE), bounds=bounds), Mailbox("ash")
+    into = Link("ash", ONE, RUN, mailbox, bounds=bounds)
+    with pytest.raises(NotFiniteError, match=r"a norm of 10\.2956 in update from client ash/1 to"):
+        out.post(message, wire.body_of(payload, "update"))
+    with pytest.raises(FrameError, match="in update from client ash/1 to hub ash; at most 10"):
+        into.receive(wire.encode(message, RUN))
+    assert (out.sent_since(-1), mailbox.held(ONE)) == ([], 0)
+    smaller = {"w": payload["w"], "b": torch.full((4,), 2.0)}
+    into.receive(wire.encode(message._replace(payload=smaller), RUN))
+    into.receive(wire.encode(message._replace(key=Key(0, 2), kind="embedding"), RUN))
+    assert mailbox.held(ONE) == 2
 
 
 def test_a_client_that_sends_nonsense_is_cut_off_and_named(federation):

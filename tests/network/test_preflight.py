@@ -3,11 +3,13 @@
 import json
 import re
 import time
+from dataclasses import replace
 
 import pytest
 
 from fedloom.cli.main import main
 from fedloom.config.runfile import RunFile
+from fedloom.errors import SettingError
 from fedloom.federation.topology import Client
 from fedloom.parties.host import Host
 from fedloom.parties.partyfile import PartyFile
@@ -107,6 +109,15 @@ def test_what_is_wrong_is_named(prepared, capsys):
     code, found = check(prepared, ONE, capsys)
     assert (code, found["peer a"][0]) == (2, False)
     assert "not reached" in found["peer a"][1]
+
+
+def test_a_limit_on_a_kind_that_nobody_sends(prepared):
+    """It would protect from nothing."""
+    own = PartyFile.read(prepared.of("b") / "party.toml")
+    limited = replace(own, limits=replace(own.limits, norms={"updates": 10.0}))
+    host = Host(RunFile.read(prepared.folder / "run.toml"), limited, print)
+    with pytest.raises(SettingError, match=r"limits.norms: 'updates'.*update"):
+        host.transport()
 
 
 def test_a_stranger_learns_that_it_is_one(prepared, capsys):

@@ -198,19 +198,50 @@ def mutations(frame, count, seed):
             yield bytes(changed)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_no_changed_frame_is_accepted(seed):
-    """20,000 mutations in all; also with the checksum put right, when nothing may crash."""
-    payload = (Theta({"w": torch.randn(4, 3)}, {}), torch.ones(()))
-    frame = wire.encode(message(payload, receipt=Key(2, 5)), RUN)
-    for changed in mutations(frame, 5000, seed):
+def refused(frame, source, to, count, seed):
+    """How many changed frames were tried and refused; also with the checksum put right, when
+    nothing may crash."""
+    tried = 0
+    for changed in mutations(frame, count, seed):
         with pytest.raises(FrameError):
-            wire.decode(changed, RUN, ONE, "bank")
+            wire.decode(changed, RUN, source, to)
+        tried += 1
         if len(changed) > wire.HEAD.size:
             rest = changed[wire.HEAD.size :]
             length = min(wire.HEAD.unpack_from(changed)[1], len(rest))
             with contextlib.suppress(FrameError):
-                wire.decode(sealed(rest[:length], rest[length:]), RUN, ONE, "bank")
+                wire.decode(sealed(rest[:length], rest[length:]), RUN, source, to)
+    return tried
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_changed_frame_is_accepted(seed):
+    """20,000 in all, and some more, as a few mutations change nothing."""
+    payload = (Theta({"w": torch.randn(4, 3)}, {}), torch.ones(()))
+    frame = wire.encode(message(payload, receipt=Key(2, 5)), RUN)
+    assert refused(frame, ONE, "bank", 5500, seed) > 5000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(algorithms))
+def test_no_changed_frame_of_an_algorithm_is_accepted(name):
+    """Of every kind of message that it sends: 260,000 in all."""
+    task, rows = sample_of(algorithm := algorithms[name].examples()[0])
+    run = Run(algorithm, task, rows, engine="reference", precision="float64", seed=3)
+    fed = reference(run.task, run.shapes, rows, seed=3, schedule=Everyone(), device="cpu")
+    sent = {}
+
+    class Keeping(MemoryTransport):
+        def send(self, message):
+            sent[message.kind] = message
+            super().send(message)
+
+    fed._transport = Keeping(rows.topology.parties)
+    assert len(list(play(fed, algorithm, 2))) == 2
+    each, tried = 22_000 // len(sent), 0
+    for seed, one in enumerate(sent.values()):
+        tried += refused(wire.encode(one, RUN), one.source, one.to, each, seed)
+    assert tried > 20_000
 
 
 class Encoding(MemoryTransport):

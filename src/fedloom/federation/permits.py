@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -98,19 +98,32 @@ class Permits:
         )
 
 
-def check_numbers(message: Message, largest: float) -> None:
-    """NotFiniteError where numbers are NaN, infinite or far out of range."""
-    for a in tree.tensors(message.payload):
-        if not a.is_floating_point() or not a.numel():
-            continue
-        low, high = (float(end) for end in torch.aminmax(a))
-        finite, size = math.isfinite(low) and math.isfinite(high), max(-low, high)
-        if not finite or size > largest:
-            told = f"{size:g}" if finite else "NaN or infinity"
-            raise NotFiniteError(
-                f"{message.key}: {told} in {message.kind} from {title(message.source)} to "
-                f"{title(message.to)}; at most {largest:g} is taken"
-            )
+@dataclass(frozen=True)
+class Bounds:
+    """How large numbers may be. `largest`: each of them, either way; `norms`: all of a message
+    together, by kind."""
+
+    largest: float = math.inf
+    norms: Mapping[str, float] = field(default_factory=dict)
+
+    def check(self, message: Message) -> None:
+        """NotFiniteError where numbers are NaN, infinite or far out of range."""
+        real = [a for a in tree.tensors(message.payload) if a.is_floating_point() and a.numel()]
+        for a in real:
+            low, high = (float(end) for end in torch.aminmax(a))
+            finite, size = math.isfinite(low) and math.isfinite(high), max(-low, high)
+            if not finite or size > self.largest:
+                told = f"{size:g}" if finite else "NaN or infinity"
+                raise _too_large(message, told, self.largest)
+        if message.kind in self.norms:
+            norm = math.hypot(*(float(torch.linalg.vector_norm(a.double())) for a in real))
+            if norm > self.norms[message.kind]:
+                raise _too_large(message, f"a norm of {norm:g}", self.norms[message.kind])
+
+
+def _too_large(message: Message, told: str, most: float) -> NotFiniteError:
+    way = f"{message.kind} from {title(message.source)} to {title(message.to)}"
+    return NotFiniteError(f"{message.key}: {told} in {way}; at most {most:g} is taken")
 
 
 def _is_word(message: Message) -> bool:

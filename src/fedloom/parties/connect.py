@@ -36,7 +36,7 @@ class Connections:
             timing=own.waits.timing,
             permits=permits,
             cap=own.limits.frame,
-            largest=own.limits.largest,
+            bounds=own.limits.bounds,
             note=note,
         )
 

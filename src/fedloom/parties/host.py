@@ -20,7 +20,15 @@ from ..config.runfile import RunFile
 from ..crash import crash
 from ..data.placement import View
 from ..engines.party import PartyEngine
-from ..errors import AbortedError, DataError, ExistsError, FedLoomError, LostError, SettingError
+from ..errors import (
+    AbortedError,
+    DataError,
+    ExistsError,
+    FedLoomError,
+    LostError,
+    SettingError,
+    nearest,
+)
 from ..federation.placed import AtClients
 from ..federation.schedule import Schedule
 from ..federation.topology import Client, Party, title
@@ -186,6 +194,10 @@ class Host:
         return secret
 
     def transport(self) -> GrpcTransport:
+        kinds = sorted({way.kind for way in self.agreement.permits.forms})
+        for kind in self.own.limits.norms:
+            if kind not in kinds:
+                raise SettingError(f"limits.norms: {kind!r}{nearest(kind, kinds)}")
         return self.links.transport(self.run, self.agreement.permits, self.log.note)
 
     def _totals(self, transport: GrpcTransport) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from ..config.convert import BadKey, table
 from ..config.fields import fields_of
 from ..engines.waits import Waits
 from ..errors import SettingError
+from ..federation.permits import Bounds
 from ..federation.topology import Client, Party
 from ..transports.talk import Timing
 from ..trust.certificates import party_of
@@ -100,7 +101,14 @@ class Limits:
     """[limits]: what is refused, coming or going."""
 
     largest: Annotated[float, "numbers beyond this, either way"] = 1e6
+    norms: Annotated[
+        dict[str, float], "kind -> the largest norm of a message: the root of its sum of squares"
+    ] = field(default_factory=dict)
     frame: Annotated[int, "messages of more bytes"] = 1 << 30
+
+    @property
+    def bounds(self) -> Bounds:
+        return Bounds(self.largest, self.norms)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ live in one event loop beside it, so that signs of life go on while a party comp
 from __future__ import annotations
 
 import asyncio
-import math
 import threading
 import time
 from collections.abc import Coroutine, Iterable, Mapping
@@ -21,7 +20,7 @@ from typing import Any
 from .. import tree
 from ..errors import LostError, ProtocolError, RefusedError
 from ..federation.messages import Key, Message
-from ..federation.permits import Permits
+from ..federation.permits import Bounds, Permits
 from ..federation.topology import Client, Party, title
 from . import wire
 from .base import Mailbox
@@ -45,7 +44,7 @@ class GrpcTransport:
         timing: Timing | None = None,
         permits: Permits | None = None,
         cap: int = wire.CAP,
-        largest: float = math.inf,
+        bounds: Bounds | None = None,
         note: Note = lambda event, **facts: None,
     ):
         self.me, self._identity = me, identity
@@ -53,7 +52,7 @@ class GrpcTransport:
         self._standing = Standing(Mailbox(me), timing or Timing(), note)
         joins, box = isinstance(me, Client), self._standing.mailbox
         self.links = {
-            peer: Link(me, peer, run, box, cap=cap, joins=joins, permits=permits, largest=largest)
+            peer: Link(me, peer, run, box, cap=cap, joins=joins, permits=permits, bounds=bounds)
             for peer in (*self._dials, *(door.expected if door else ()))
         }
         self._meeting = Meeting(me, run, identity, self.links, self._standing, self._dials, door)

@@ -9,7 +9,6 @@ one is refused, and so is what comes late.
 
 from __future__ import annotations
 
-import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -19,7 +18,7 @@ from msgspec import MsgspecError, Struct, msgpack
 
 from ..errors import FrameError, NotFiniteError, RefusedError
 from ..federation.messages import AT_THE_END, Key, Message
-from ..federation.permits import Permits, check_numbers
+from ..federation.permits import Bounds, Permits
 from ..federation.topology import Client, Party, title
 from . import wire
 from .base import Mailbox
@@ -101,10 +100,10 @@ class Link:
         cap: int = wire.CAP,
         joins: bool = False,
         permits: Permits | None = None,
-        largest: float = math.inf,
+        bounds: Bounds | None = None,
     ):
         self.me, self.peer, self._joins = me, peer, joins
-        self._permits, self._largest = permits, largest
+        self._permits, self._bounds = permits, bounds or Bounds()
         self._run, self._mailbox, self._cap = run, mailbox, cap
         self._lock, self._receiving = threading.Lock(), threading.Lock()
         self._outbox: list[Sent] = []
@@ -146,7 +145,7 @@ class Link:
         """What may not pass, out or in."""
         if self._permits is not None:
             self._permits.check(message)
-        check_numbers(message, self._largest)
+        self._bounds.check(message)
 
     def after(self, key: Key) -> Sent | None:
         """The next message to send."""
