@@ -151,6 +151,17 @@ def test_ctrl_c_stops_all_after_the_same_round(torchrun, run_file, tmp_path):
     assert json.loads((folder / "manifest.json").read_text())["interrupted"]
 
 
+def test_other_commands_refuse_to_be_several(torchrun, run_file, tmp_path):
+    """Each rank would run the whole sweep, in the same folders."""
+    out = tmp_path / "sweep"
+    words = ("-m", "fedloom", "sweep", run_file, "--grid", "algorithm.lr=[0.1,0.2]", "--out", out)
+    one = torchrun(*words)
+    assert one.code() != 0
+    told = "fedloom: torchrun is for `fedloom run`; start `fedloom sweep` alone"
+    assert one.said.count(told) == 1
+    assert not out.exists()
+
+
 def test_a_folder_in_the_way_stops_all(torchrun, run_file, straight):
     ran = torchrun("-m", "fedloom", "run", run_file, "--out", straight)
     assert ran.code() != 0

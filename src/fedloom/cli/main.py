@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from ..engines.ranks import speaks
+from ..engines.ranks import several, speaks
 from ..errors import (
     AbortedError,
     DataError,
@@ -94,6 +94,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     chosen = parser().parse_args(words)
     try:
+        if chosen.verb != "run" and several():
+            raise SettingError(
+                f"torchrun is for `fedloom run`; start `fedloom {chosen.verb}` alone"
+            )
         chosen.action(chosen)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of our output has gone: `fedloom list | head`
