@@ -1,6 +1,5 @@
 """Parties as processes of their own, killed and started again; every wait has an end."""
 
-import json
 import random
 import re
 import signal
@@ -9,12 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from fedloom.build import build_data, build_run
 from fedloom.cli.main import main
 from fedloom.config.runfile import RunFile
 from fedloom.errors import LostError
-from fedloom.federation.ledger import Ledger
-from fedloom.federation.schedule import Moment, Recorded
+from fedloom.federation.schedule import Moment
 from fedloom.federation.topology import Client
 from fedloom.parties.rehearsal import Rehearsal
 
@@ -77,16 +74,9 @@ def kill(rehearsal, *parties):
 
 def assert_replays(one):
     """What happened, as the hubs recorded it, gives the same model and ledger in one process."""
-    outs = [one.of(party) / "out" for party in one.processes]
-    record = Recorded.merged(Recorded.read(out / "schedule.json") for out in outs)
-    replayed = one.folder / "replayed.json"
-    replayed.write_text(json.dumps(record.to_json()))
-    file = RunFile.read(one.folder / "run.toml", [f"engine.schedule={replayed}"])
-    run = build_run(file, build_data(file)).fit(file.rounds)
-    assert one.compare(run, 0.0).difference == 0
-    ledgers = (Ledger.from_json(json.loads((out / "ledger.json").read_text())) for out in outs)
-    assert list(Ledger.merged(ledgers)) == list(run.ledger)
-    return record
+    run = one.replayed()
+    assert one.compare(run, 0.0).is_equal
+    return run.schedule
 
 
 def test_the_command(tmp_path, capsys):

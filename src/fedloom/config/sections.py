@@ -58,6 +58,10 @@ class Engine:
         str | None,
         "schedule.json of another run: who is there, and who visits a master when, as then",
     ] = None
+    order: Annotated[
+        Literal["drawn", "arrival"],
+        "who visits a master next, among real parties: drawn, or whoever is free first",
+    ] = "drawn"
     threads: Annotated[int | None, "CPU threads; none: torch's choice"] = None
 
 

@@ -52,9 +52,10 @@ def run_apart(
     waits: Waits | None = None,
     transport: Transport | None = None,
     groups: Sequence[Sequence[Party]] | None = None,
+    by_arrival: bool = False,
 ) -> Apart:
     """`play` runs an engine to its end and returns the state; `groups` says who shares a thread
-    (by default nobody does)."""
+    (by default nobody does); `by_arrival`: silos visit a master as they come."""
     parties = placement.topology.parties
     link = transport or MemoryTransport(parties)
     split = [tuple(group) for group in groups] if groups else [(party,) for party in parties]
@@ -68,6 +69,7 @@ def run_apart(
             seed=seed,
             schedule=schedule,
             waits=waits,
+            by_arrival=by_arrival,
         )
         for group in split
     }

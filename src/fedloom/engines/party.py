@@ -23,11 +23,13 @@ from ..federation.local import Local, argument, check_local, giving_tensors, mis
 from ..federation.messages import AT_THE_END, AT_THE_START, END, READY, Key, Kind, Message
 from ..federation.placed import MISSING, AtClients, AtHubs, Batch, Noise, Placed, RowMap, Rows
 from ..federation.releases import among_padding
-from ..federation.schedule import Bools, Moment, Schedule
+from ..federation.schedule import Bools, Moment, Resumed, Schedule, Turn
 from ..federation.topology import Client, Party, title
+from ..federation.visits import FREE
 from ..models.task import Part, Shapes, Task
 from ..rng import Streams
 from ..transports.base import Transport
+from .arrivals import Arrivals
 from .held import Held, Holdings, Pending, Slots, with_weight
 from .told import TOLD, all_here, told
 from .waits import Waits
@@ -47,6 +49,7 @@ class PartyEngine(Fabric):
         seed: int,
         schedule: Schedule,
         waits: Waits | None = None,
+        by_arrival: bool = False,
         device: torch.device | str = "cpu",
     ):
         super().__init__(
@@ -62,6 +65,8 @@ class PartyEngine(Fabric):
         )
         self._transport = transport
         self._waits = waits or Waits()
+        self._by_arrival = by_arrival
+        self._arrivals: Arrivals | None = None
         self._known = {
             silo: [Client(silo, name) for name in names] for silo, names in view.clients.items()
         }
@@ -442,6 +447,26 @@ class PartyEngine(Fabric):
                 f"round {self.round}: {title(source)} went on without sending {kind} to {title(to)}"
             )
         return message.payload
+
+    def _first(
+        self, at: str, number: int, back: tuple[str, ...], group: int
+    ) -> AtHubs[tuple[str, ...]] | None:
+        if not self._by_arrival:
+            return None
+        if number == 0:
+            self._arrivals = Arrivals(self._transport, self.hosted, at)
+        assert self._arrivals is not None
+        self._arrivals.free(back, self._next(FREE)[0])
+        if at not in self.hosted:
+            return AtHubs({}, (at,))
+        plan = self.schedule
+        before = plan.visitors(self.round, number) if isinstance(plan, Resumed) else None
+        if before is not None:
+            who = self._arrivals.take(before)
+        else:
+            who = self._arrivals.first(group, self._waits.for_hub, everyone=number == 0)
+        self.record.visited(self.round, number, Turn(who))
+        return AtHubs({at: who}, (at,))
 
     def _told(self, at: str, value: AtHubs[Any]) -> Any:
         if all_here(self.hosted, self._parties, self._known):

@@ -369,6 +369,13 @@ class Fabric(Accounts, Checks):
         calls = Visits(self, at, ask, answer, learn, reply, again, self.known(given))
         return calls.round(mine, desk, turns, group)
 
+    def _first(
+        self, at: str, number: int, back: tuple[str, ...], group: int
+    ) -> AtHubs[tuple[str, ...]] | None:
+        """At the master: the visitors of a turn, where whoever is free first is next. `back`: who
+        is free since the last turn. None: the order is not found so."""
+        return None
+
     @abstractmethod
     def _told(self, at: str, value: AtHubs[Any]) -> Any:
         """A decision that one party made, told to everyone; not a message of the algorithm."""

@@ -18,9 +18,9 @@ from .. import tree
 from ..errors import FrameError, NotFiniteError
 from .messages import END, READY, Message
 from .topology import Client, Party, title
-from .visits import RECALL
+from .visits import FREE, RECALL
 
-NOTHING = (READY.name, END.name, RECALL.name)  # kinds that carry nothing, whoever sends them
+NOTHING = (READY.name, END.name, RECALL.name, FREE.name)  # carry nothing, whoever sends them
 TOLD = "told"  # a decision of the master: names of silos
 ROWS = -1  # any number
 

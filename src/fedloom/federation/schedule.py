@@ -122,9 +122,9 @@ class Recorded:
         for later in [later for later in self.visits if later >= round]:
             del self.visits[later]
 
-    def visited(self, round: int, turn: Turn) -> None:
-        """One more answer of the master."""
-        self.visits.setdefault(round, []).append(turn)
+    def visited(self, round: int, number: int, turn: Turn) -> None:
+        """An answer of the master; those of higher numbers are still to come."""
+        self.visits.setdefault(round, [])[number:] = [turn]
 
     def order(self, round: int, turns: int, group: int) -> list[tuple[str, ...]]:
         """Who came in each turn of a round, for an algorithm that has so many of so many."""
@@ -138,9 +138,10 @@ class Recorded:
         return found
 
     def of_round(self, round: int) -> Recorded:
-        """Who dropped out in one round."""
+        """Who dropped out, and who visited, in one round."""
         dropped = {moment: who for moment, who in self.dropped.items() if moment.round == round}
-        return Recorded(dropped, round + 1)
+        visits = {round: [*self.visits[round]]} if round in self.visits else {}
+        return Recorded(dropped, round + 1, visits)
 
     def note(
         self, moment: Moment, silo: str, clients: Sequence[str], before: Bools, after: Bools
@@ -210,8 +211,8 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Resumed:
-    """A schedule in whose round `again.rounds - 1` some have dropped out already: who did so before
-    the hub's process was killed, and was told to others, does so again."""
+    """A schedule in whose round `again.rounds - 1` some have dropped out already, or visited: what
+    happened before the hub's process was killed, and was told to others, happens again."""
 
     schedule: Schedule
     again: Recorded
@@ -221,6 +222,11 @@ class Resumed:
         if moment.round != self.again.rounds - 1:
             return there
         return there & self.again.answers(moment, silo, clients)
+
+    def visitors(self, round: int, number: int) -> tuple[str, ...] | None:
+        """Who visited in a turn, if that was decided."""
+        turns = self.again.visits.get(round, [])
+        return turns[number].visitors if number < len(turns) else None
 
     def check(self, clients: Mapping[str, Sequence[str]]) -> None:
         self.schedule.check(clients)

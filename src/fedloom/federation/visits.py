@@ -3,7 +3,8 @@
 A silo asks: it brings something to the master (a hub or the server). The master answers when a
 group of silos has come, and each of them learns from its answer; nobody waits for the others. Who
 comes when is not the algorithm's to say: a recorded order is replayed, the virtual clock knows who
-is there first, and without either every silo is as likely to be the next (Poisson, equal rates).
+is there first, among real parties it may be whoever is free first, and else every silo is as likely
+to be the next (Poisson, equal rates).
 
 `ask` and `learn` are small programs over the visitor's silo (its hub and clients), `answer` and
 `again` are local functions at the master. Its desk is copied when a round of visits begins: a visit
@@ -27,6 +28,7 @@ from .schedule import Recorded, Turn
 if TYPE_CHECKING:
     from .fabric import Fabric
 
+FREE = Kind("free", "a silo is free to visit the master; carries nothing")
 RECALL = Kind("recall", "the master calls for fresh embeddings; carries nothing")
 
 
@@ -70,26 +72,31 @@ class Visits(NamedTuple):
     def round(
         self, mine: AtHubs[Any], desk: AtHubs[Any], turns: int, group: int
     ) -> tuple[AtHubs[Any], AtHubs[Any]]:
-        fed, seen = self.fed, Counter[str]()
+        fed, seen, back = self.fed, Counter[str](), self.fed.silos
         desk = fed.at(self.at, tree.copy, desk)  # the round's own: `answer` may write into it
         for number in range(turns):
-            who = self._who(number, turns, group)
+            who = self._who(number, turns, group, back)
             visits, _ = numbered(Turn(who), fed.round * turns + number, seen)
-            mine, desk = self._turn(mine, desk, visits)
+            mine, desk = self._turn(mine, desk, visits, number)
             seen.update(who)
+            back = who
         return mine, desk
 
-    def _who(self, number: int, turns: int, group: int) -> tuple[str, ...]:
+    def _who(self, number: int, turns: int, group: int, back: tuple[str, ...]) -> tuple[str, ...]:
+        """The visitors of a turn. `back`: who is free since the last one."""
         fed = self.fed
         if isinstance(fed.schedule, Recorded) and fed.schedule.visits:
             return fed.schedule.order(fed.round, turns, group)[number]
         if fed.clock is not None:
             return fed.clock.visitors(self.at, group)
+        first = fed._first(self.at, number, back, group)
+        if first is not None:
+            return tuple(fed._told(self.at, first))
         drawn = fed.streams.common("visits", fed.round, number).permutation(len(fed.silos))
         return tuple(fed.silos[place] for place in drawn[:group].tolist())
 
     def _turn(
-        self, mine: AtHubs[Any], desk: AtHubs[Any], visits: list[Visit]
+        self, mine: AtHubs[Any], desk: AtHubs[Any], visits: list[Visit], number: int
     ) -> tuple[AtHubs[Any], AtHubs[Any]]:
         fed, at, kept, asks = self.fed, self.at, {}, []
         for visit in visits:
@@ -111,7 +118,7 @@ class Visits(NamedTuple):
         desk, replies = fed.at(at, _first, both), fed.at(at, _second, both)
         if fed.clock is not None:
             fed.clock.answer(at, 1)
-        fed.record.visited(fed.round, turn)
+        fed.record.visited(fed.round, number, turn)
         for visit in visits:
             answer = self._bring_back(replies, visit.silo)
             new = self.learn(fed.within(visit.silo), mine, visit, kept[visit.silo], answer)

@@ -20,6 +20,7 @@ from ..config.runfile import RunFile
 from ..crash import crash
 from ..data.placement import View
 from ..engines.party import PartyEngine
+from ..engines.told import TOLD
 from ..errors import (
     AbortedError,
     DataError,
@@ -76,7 +77,7 @@ class Host:
             problem: FedLoomError | None = None
             status = Status(self.folder, str(self.me), self.progress, transport, self.own.metrics)
             try:
-                self._rounds(fed, transport)
+                self._rounds(fed, transport, resume)
             except FedLoomError as found:
                 problem = found
                 if transport.cause is None and not isinstance(found, AbortedError):
@@ -91,11 +92,13 @@ class Host:
                 self.log.note("failed", why=str(problem))
                 raise problem
 
-    def _rounds(self, fed: PartyEngine, transport: GrpcTransport) -> None:
+    def _rounds(self, fed: PartyEngine, transport: GrpcTransport, resume: bool) -> None:
         algorithm, began = build_algorithm(self.file), time.perf_counter()
         done, state = 0, None
         if self.memory.is_there:
             done, state = self.memory.restore(fed, algorithm, transport)
+        elif resume:
+            self.memory.again(fed, 0, transport)
         self.log.note("started", run=self.run, round=done)
         if isinstance(self.me, Client):  # who is connected is ready
             algorithm.warm_up(fed.part.values[self.me.silo], fed.streams)
@@ -166,12 +169,15 @@ class Host:
             seed=engine.seed,
             schedule=self._schedule(),
             waits=self.own.waits.waits,
+            by_arrival=engine.order == "arrival",
             device=engine.device,
         )
         fed.streams = Streams(engine.seed, self._secret())
-        if not isinstance(self.me, Client) and self.own.waits.on_missing_client == "skip":
-            durable.fed = fed
-            transport.keep()
+        skip = self.own.waits.on_missing_client == "skip"
+        if not isinstance(self.me, Client) and (skip or engine.order == "arrival"):
+            durable.fed, durable.only = fed, None if skip else TOLD.name
+            if skip:
+                transport.keep()
         return fed
 
     def rows(self) -> View:

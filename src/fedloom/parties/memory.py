@@ -4,9 +4,10 @@ hubs may still want to hear, and which moves were accepted from clients.
 The second file is named by its round and written first; the checkpoint, renamed into place, makes
 it count. So the two are always of one moment.
 
-Where clients may be missing, a third file has what happened in the round that is going on: who
-dropped out, and what the others sent, before another hub hears of anything that follows from it. A
-hub that is started again tells the others the same, whoever has died meanwhile.
+Where clients may be missing, or silos visit a master as they come, a third file has what happened
+in the round that is going on: who dropped out or visited, and what the others sent, before another
+hub hears of anything that follows from it. A hub that is started again tells the others the same,
+whoever has died or come meanwhile.
 """
 
 from __future__ import annotations
@@ -129,12 +130,12 @@ class Memory:
             link.resume(
                 found.round, [Sent(Key(r, move), Frame(frame, b"")) for r, move, frame in kept]
             )
-        self._again(fed, found.round, transport)
+        self.again(fed, found.round, transport)
         return found.round, algorithm.State(
             **{name: _placed(fed, fresh[name], values) for name, values in state.items()}
         )
 
-    def _again(self, fed: PartyEngine, round: int, transport: GrpcTransport) -> None:
+    def again(self, fed: PartyEngine, round: int, transport: GrpcTransport) -> None:
         """The round that was going on happens as it did."""
         path = self.folder / GOING_ON
         if not path.exists() or isinstance(fed.schedule, Recorded):
@@ -171,15 +172,18 @@ def _placed(fed: PartyEngine, fresh: Any, values: Any) -> Any:
 
 class Durable:
     """The transport of a party; of a hub whose clients may be missing (`fed` is set then), what
-    happened in a round is on disk before another hub is told anything that follows from it."""
+    happened in a round is on disk before another hub is told anything that follows from it. `only`:
+    before messages of this kind, where nothing else follows."""
 
     def __init__(self, transport: GrpcTransport, memory: Memory):
         self._transport, self._memory = transport, memory
         self.fed: PartyEngine | None = None
+        self.only: str | None = None
         self.mailbox, self.pulse, self.abort = transport.mailbox, transport.pulse, transport.abort
 
     def send(self, message: Message) -> None:
-        if isinstance(message.to, str) and self.fed is not None:
+        follows = self.only in (None, message.kind) and isinstance(message.to, str)
+        if self.fed is not None and follows:
             self._memory.remember(self.fed.record, self._transport.kept)
         crash(f"before {message.kind}")
         self._transport.send(message)

@@ -31,6 +31,7 @@ from ..config.runfile import RunFile
 from ..config.writing import dumps
 from ..errors import ExistsError, FedLoomError, LostError
 from ..federation.ledger import Ledger
+from ..federation.schedule import Recorded
 from ..federation.topology import SERVER, Client, Party, title
 from ..files import telling, write_json, write_text
 from ..records.checkpoint import load_checkpoint
@@ -73,8 +74,13 @@ class Rehearsal:
     waits: Mapping[str, Any] = field(default_factory=dict)
     processes: dict[Party, subprocess.Popen[bytes]] = field(default_factory=dict)
 
+    @property
+    def is_live(self) -> bool:
+        """Whether the order of visits is found by the parties, and the reference replays it."""
+        return self.file.algorithm.asynchronous and self.file.engine.order == "arrival"
+
     def prepare(self) -> Run:
-        """Write every party's files; returns the reference run, trained."""
+        """Write every party's files; returns the reference run, trained unless `is_live`."""
         if self.folder.exists() and any(self.folder.iterdir()):
             raise ExistsError(f"{self.folder} is there already and is not empty: name another")
         with telling(self.folder):
@@ -83,8 +89,11 @@ class Rehearsal:
         torch.set_num_threads(threads)
         file = self.file.replaced("engine", name="reference", threads=threads)
         run = build_run(file, build_data(file))
-        run.fit(file.rounds)
-        if run.algorithm.asynchronous:  # who visited when is not for the parties to draw anew
+        if not self.is_live:
+            run.fit(file.rounds)
+        if (
+            run.algorithm.asynchronous and not self.is_live
+        ):  # who visited when is not for the parties to draw anew
             write_json(self.folder / "schedule.json", run.record.to_json())
             file = file.replaced("engine", schedule=str(self.folder / "schedule.json"))
         write_text(self.folder / "run.toml", file.to_toml())
@@ -213,6 +222,15 @@ class Rehearsal:
 
     # What came of it
 
+    def replayed(self) -> Run:
+        """The reference, with what happened at the parties as these recorded it."""
+        outs = [self.of(party) / "out" for party in self.processes]
+        record = Recorded.merged(Recorded.read(out / "schedule.json") for out in outs)
+        write_json(self.folder / "happened.json", record.to_json())
+        told = [f"engine.schedule={self.folder / 'happened.json'}"]
+        file = RunFile.read(self.folder / "run.toml", told)
+        return build_run(file, build_data(file)).fit(file.rounds)
+
     def compare(self, run: Run, seconds: float) -> Outcome:
         """With the reference run."""
         ledgers, wire = [], 0
@@ -256,7 +274,8 @@ def rehearse(
         rehearsal.wait(within, say)
     finally:
         rehearsal.stop()
-    outcome = rehearsal.compare(run, time.monotonic() - began)
+    seconds = time.monotonic() - began
+    outcome = rehearsal.compare(rehearsal.replayed() if rehearsal.is_live else run, seconds)
     if not outcome.is_equal:
         ledgers = "are equal" if outcome.same_ledger else "differ"
         raise FedLoomError(

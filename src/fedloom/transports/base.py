@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from ..errors import AbortedError, FedLoomError, LostError
@@ -46,6 +46,7 @@ class Mailbox:
         self._changed = threading.Condition()
         self._queues: dict[Party, deque[Message]] = defaultdict(deque)
         self._heard: dict[Party, float] = {}
+        self._when: dict[Party, int] = {}  # the last message of each source, counted as they came
         self._fresh: set[Party] = set()  # sources with news since the last look
         self._gone: set[Party] = set()
         self.kept: list[Message] | None = None  # what was taken from many, where that is wanted
@@ -56,6 +57,7 @@ class Mailbox:
         with self._changed:
             self._queues[message.source].append(message)
             self._heard[message.source] = time.monotonic()
+            self._when[message.source] = 1 + max(self._when.values(), default=0)
             self._fresh.add(message.source)
             self._changed.notify_all()
 
@@ -158,6 +160,36 @@ class Mailbox:
         until = time.monotonic() + seconds
         self._wait(ready, lambda: until, *awaited)
         return came
+
+    def take_first(self, keys: Mapping[Party, Key], enough: int, seconds: float) -> list[Party]:
+        """Who has sent the message with its key, and nothing since: all of them, in the order in
+        which these came, and as many as are enough. Silence of those that are lacking is an
+        error after so many seconds."""
+        found: list[Party] = []
+
+        def ready() -> bool:
+            heads = {source: self._head(source, key) for source, key in keys.items()}
+            came = [source for source, head in heads.items() if head is not None]
+            found[:] = sorted(came, key=self._when.__getitem__)
+            if len(found) < enough:
+                return False
+            for source in found:
+                self._queues[source].popleft()
+            return True
+
+        begun = time.monotonic()
+
+        def until() -> float:
+            left = [max(begun, self._heard.get(s, 0)) for s in keys if s not in found]
+            return sorted(left, reverse=True)[enough - len(found) - 1] + seconds
+
+        if not self._wait(ready, until, *keys):
+            silent = min(set(keys) - {*found}, key=lambda source: self._heard.get(source, 0))
+            raise LostError(
+                f"{keys[silent]}: {title(self.owner)} waited for a visit of {title(silent)}, of "
+                f"which nothing was heard for {seconds:g} s"
+            )
+        return found
 
     def _head(self, source: Party, key: Key) -> Message | None:
         """The first message from the source that is not older than the key; older ones came too
