@@ -46,7 +46,8 @@ class Mailbox:
         self._changed = threading.Condition()
         self._queues: dict[Party, deque[Message]] = defaultdict(deque)
         self._heard: dict[Party, float] = {}
-        self._when: dict[Party, int] = {}  # the last message of each source, counted as they came
+        self._when: dict[Party, int] = {}  # which of all messages was the last of a source
+        self._came = 0  # messages so far
         self._fresh: set[Party] = set()  # sources with news since the last look
         self._gone: set[Party] = set()
         self.kept: list[Message] | None = None  # what was taken from many, where that is wanted
@@ -57,7 +58,8 @@ class Mailbox:
         with self._changed:
             self._queues[message.source].append(message)
             self._heard[message.source] = time.monotonic()
-            self._when[message.source] = 1 + max(self._when.values(), default=0)
+            self._came += 1
+            self._when[message.source] = self._came
             self._fresh.add(message.source)
             self._changed.notify_all()
 
