@@ -160,6 +160,7 @@ class Host:
             waits=self.own.waits.waits,
             device=engine.device,
         )
+        fed.precision = engine.precision
         fed.streams = Streams(engine.seed, self._secret())
         if not isinstance(self.me, Client) and self.own.waits.on_missing_client == "skip":
             durable.fed = fed
