@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 from torch.func import vmap
+from torch.utils._python_dispatch import _disable_current_modes
 
 from .. import tree
 from .convolutions import of_clients
@@ -40,13 +41,12 @@ class Compiler:
             results, self._forms[key, form] = tree.apart(f(*tree.joined(form, mine)))
             return results
 
-        def of_all(axes: Sequence[int | None], given: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        def of_all(given: Sequence[Tensor]) -> tuple[Tensor, ...]:
             def mapped(*mine: Tensor) -> list[Tensor]:
                 with of_clients(self._device):
-                    return vmap(of_one, in_dims=tuple(axes))(*mine)
+                    return vmap(of_one)(*mine)
 
-            count = next(a.shape[0] for a, axis in zip(given, axes, strict=True) if axis == 0)
-            known = (key, form, tuple(axes), count, autocast())
+            known = (key, form, len(given[0]), autocast())
             return tuple(self._player(known, mapped, given))
 
         results = _Together.apply(of_all, *tensors)
@@ -54,7 +54,9 @@ class Compiler:
 
 
 class _Together(torch.autograd.Function):
-    """vmap hands its tensors over as they are, clients along their first axis."""
+    """vmap hands its tensors over as they are, clients along their first axis. What is the same
+    for all is repeated, so that the first step of a round, from the hub's weights, is like the
+    others."""
 
     @staticmethod
     def forward(of_all: Any, *tensors: Tensor) -> Any:
@@ -65,12 +67,12 @@ class _Together(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, of_all: Any, *tensors: Tensor) -> Any:
-        axes = [None if axis is None else 0 for axis in in_dims[1:]]
-        moved = [
-            a if axis is None else a.movedim(axis, 0)
-            for a, axis in zip(tensors, in_dims[1:], strict=True)
-        ]
-        results = of_all(axes, moved)
+        def stacked(a: Tensor, axis: int | None) -> Tensor:
+            if axis is None:
+                return a.expand(info.batch_size, *a.shape).contiguous()
+            return a.movedim(axis, 0).contiguous()
+
+        results = of_all([stacked(a, axis) for a, axis in zip(tensors, in_dims[1:], strict=True)])
         return results, (0,) * len(results)
 
 
@@ -80,5 +82,10 @@ def compiled(graph: fx.GraphModule, fake: Sequence[Tensor]) -> Callable[..., Seq
 
     log.info("compiling a derivative; it may take a minute or two")
     with torch.no_grad():
-        made: Callable[..., Sequence[Tensor]] = torch._inductor.compile(graph, list(fake))
-    return made
+        made = torch._inductor.compile(graph, list(fake))
+
+    def play(*tensors: Tensor) -> Sequence[Tensor]:
+        with _disable_current_modes():  # what they change was compiled in
+            return made(*tensors)
+
+    return play

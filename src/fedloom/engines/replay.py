@@ -76,7 +76,10 @@ class Player:
                 try:
                     with torch.no_grad():
                         return tree.joined(entry.form, entry.play(*tensors))
-                except RuntimeError as problem:  # the plain call says whether it is the data's
+                except (
+                    RuntimeError,
+                    AssertionError,
+                ) as problem:  # the plain call says whether it is the data's
                     self._tell("%s is not played again: %s", f, problem)
                     entry.play, entry.tries = None, 0
         began = time.perf_counter()

@@ -22,7 +22,7 @@ from ..rng import Ints
 from .axis import Chunk, Value
 from .clientaxis import Lazy, stack
 
-FOUR = 4
+EIGHT = 8
 KEPT = 2**22  # bytes of a chunk's rows that are not worth taking twice
 
 
@@ -95,7 +95,7 @@ class Segments(RowMap):
     def _width(self, rows: int) -> int:
         """Columns for so many rows; on a GPU few different ones: kernels are chosen by size."""
         if self._device.type == "cuda":
-            rows = -(-rows // FOUR) * FOUR
+            rows = -(-rows // EIGHT) * EIGHT
         return max(1, rows) + self._padding
 
     def put(self, chunk: Chunk, value: Value, rows: Tensor, mask: Tensor) -> Tensor:
