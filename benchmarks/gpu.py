@@ -1,7 +1,8 @@
 """`python -m benchmarks.gpu`: the rows of the table that are for a GPU, in a few minutes.
 
-The floor is compiled and, for bf16, under autocast; FedLoom runs as its settings say. Prints the
-lines, and writes them to the file that is given.
+The floor is compiled and, for bf16, under autocast; FedLoom runs with `compile` and that
+`precision`, measured after it has compiled. Prints the lines, and writes them to the file that is
+given.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from .cases import RESNET, VIEWS, Case
 from .rivals import Rivals, rounds_of
 from .timing import commit, machine, side_by_side, told
 
+COMPILED = 100  # local steps after which all that is compiled has been
 HEADER = [
     "| case | precision | floor | loop over copies | FedLoom | of the floor | wanted | x the loop "
     "| wanted | FedLoom's memory |",
@@ -22,35 +24,50 @@ HEADER = [
 ]
 
 
-def measure(case: Case, precision: str, seconds: float) -> str:
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-    torch.backends.cudnn.benchmark = True
+class Bench:
+    """One case in one precision: made ready first, which takes minutes, then measured."""
 
-    def precise() -> torch.autocast:
-        return torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16")
+    def __init__(self, case: Case, precision: str):
+        self.case, self.precision = case, precision
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+        torch.backends.cudnn.benchmark = True
+        self.run = case.run(precision=precision, compile=True)
+        self.rivals = Rivals(case, self.run, self._precise)
+        self.floors = {"eager": self.rivals.floor(), "compiled": self.rivals.floor(compiled=True)}
+        self.loop = self.rivals.loop(silos=1)
 
-    run = case.run()
-    rivals = Rivals(case, run, precise)
-    best = side_by_side({"eager": rivals.floor()}, seconds, least=2)
-    try:
-        best |= side_by_side({"compiled": rivals.floor(compiled=True)}, seconds, least=2)
-    except Exception as problem:
-        print(f"  torch.compile is not available: {type(problem).__name__}: {problem}")
-    floor = min(best.values())
-    which = min(best, key=lambda name: best[name])
-    loop = side_by_side({"loop": rivals.loop(silos=1)}, 0, least=1)["loop"] * case.silos
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    with precise():
-        mine = side_by_side({"fedloom": rounds_of(run)}, seconds, least=2)["fedloom"]
-    memory = (torch.cuda.max_memory_allocated() - before) / 2**30
-    return (
-        f"| {case.name}, N {case.silos} K {case.clients} B {case.batch} Q {case.steps} "
-        f"| {precision} | {told(floor)} ({which}) | {told(loop)} | {told(mine)} "
-        f"| **{mine / floor:.2f}** | <= {case.wanted} | **{loop / mine:.1f}** "
-        f"| >= {case.wanted_loop} | {memory:.1f} GiB |"
-    )
+    def _precise(self) -> torch.autocast:
+        kind = self.case.device
+        return torch.autocast(kind, torch.bfloat16, enabled=self.precision == "bf16")
+
+    def ready(self) -> None:
+        """Everything once, so that it is compiled."""
+        self.floors["eager"]()
+        try:
+            self.floors["compiled"]()
+        except Exception as problem:
+            print(f"  torch.compile is not available: {type(problem).__name__}: {problem}")
+            del self.floors["compiled"]
+        self.round = rounds_of(self.run)
+        for _ in range(max(1, COMPILED // self.case.steps)):
+            self.round()
+
+    def line(self, seconds: float) -> str:
+        case = self.case
+        best = side_by_side(self.floors, seconds, least=2)
+        floor, which = min((best[name], name) for name in best)
+        loop = side_by_side({"loop": self.loop}, 0, least=1)["loop"] * case.silos
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        mine = side_by_side({"fedloom": self.round}, seconds, least=2)["fedloom"]
+        memory = (torch.cuda.max_memory_allocated() - before) / 2**30
+        return (
+            f"| {case.name}, N {case.silos} K {case.clients} B {case.batch} Q {case.steps} "
+            f"| {self.precision} | {told(floor)} ({which}) | {told(loop)} | {told(mine)} "
+            f"| **{mine / floor:.2f}** | <= {case.wanted} | **{loop / mine:.1f}** "
+            f"| >= {case.wanted_loop} | {memory:.1f} GiB |"
+        )
 
 
 def main() -> None:
@@ -71,7 +88,10 @@ def main() -> None:
             torch._dynamo.reset()
             try:
                 mine = case.with_(device="cuda", steps=given.steps)
-                lines.append(measure(mine, precision, given.seconds))
+                bench = Bench(mine, precision)
+                bench.ready()
+                lines.append(bench.line(given.seconds))
+                del bench
             except Exception as problem:
                 first = str(problem).splitlines()[0]
                 lines.append(f"| {case.name} | {precision} | {type(problem).__name__}: {first} |")

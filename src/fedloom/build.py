@@ -88,6 +88,7 @@ def build_run(
         device=engine.device,
         chunk=engine.chunk,
         replay=engine.replay,
+        compile=engine.compile,
         network=file.network,
         ranks=ranks,
     )

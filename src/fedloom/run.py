@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from . import tree
 from .algorithms.base import Algorithm, Facts
+from .arithmetic import Precision, dtype_of
 from .data.federated import Federated, cut_first
 from .data.placement import Placement
 from .engines.party import PartyEngine
@@ -43,7 +44,6 @@ from .transports.memory import MemoryTransport
 from .viewer import ROWS, Viewer
 
 EngineName = Literal["stacked", "reference"]
-Precision = Literal["float32", "float64"]
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,10 @@ class Run:
 
     `engine`: "stacked" (fast) or "reference" (every party by itself, slow, obviously right).
     `chunk`: clients run at once by the stacked engine (None: by their size), `replay`: calls after
-    which it traces local work (0: never); see docs/speed.md. `network`: links and speeds for
-    `time`. `ranks`: processes to share the clients' work with; see docs/several-processes.md.
+    which it traces local work (0: never), `compile`: whether it compiles derivatives; see
+    docs/speed.md. `precision`: "tf32" and "bf16" keep weights in float32. `network`: links and
+    speeds for `time`. `ranks`: processes to share the clients' work with; see
+    docs/several-processes.md.
     After an error, `state`, `round` and `time` are those of the last complete round.
     """
 
@@ -105,11 +107,10 @@ class Run:
         device: str = "cpu",
         chunk: int | None = None,
         replay: int = CALLS,
+        compile: bool = False,
         network: Network | None = None,
         ranks: Ranks | None = None,
     ):
-        if precision not in ("float32", "float64"):
-            raise SettingError(f"precision must be float32 or float64, not {precision!r}")
         if chunk is not None and (not isinstance(chunk, int) or chunk < 1):
             raise SettingError(f"chunk must be a whole number of at least 1, not {chunk!r}")
         if not isinstance(replay, int) or replay < 0:
@@ -120,14 +121,14 @@ class Run:
         task = algorithm.trains(task)
         self.algorithm, self.task, self.placement = algorithm, task, placement
         self.halted: str | None = None  # why it ended before the rounds it was asked for
-        self.shapes = task.shapes(placement, getattr(torch, precision))
+        self.shapes = task.shapes(placement, dtype_of(precision))
         algorithm.check(task, placement)
         if ranks is not None:
             device = ranks.device(device)
         self._options: dict[str, Any] = {"seed": seed, "device": _device(device)}
-        self._ranks = ranks
+        self._ranks, self._precision = ranks, precision
         self._kind = engine
-        self._stacked: dict[str, Any] = {"chunk": chunk, "replay": replay}
+        self._stacked: dict[str, Any] = {"chunk": chunk, "replay": replay, "compile": compile}
         self.schedule = schedule or Everyone()
         self.schedule.check(placement.topology.clients)
         self.network = network
@@ -141,6 +142,12 @@ class Run:
         self._viewer = Viewer(self)
 
     def engine(self, placement: Placement, schedule: Schedule) -> Fabric:
+        """One more engine for this run, on these rows."""
+        fed = self._engine(placement, schedule)
+        fed.precision = self._precision
+        return fed
+
+    def _engine(self, placement: Placement, schedule: Schedule) -> Fabric:
         options = {**self._options, "schedule": schedule}
         if self._kind == "stacked":
             options |= self._stacked

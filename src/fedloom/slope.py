@@ -9,8 +9,10 @@ compiler is off, that one imports it, which takes as long as importing torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import wraps
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial, wraps
 from typing import Any
 
 import torch
@@ -28,6 +30,19 @@ try:  # parts of torch that may go
 except ImportError:
     grad_increment_nesting = None  # type: ignore[assignment]
 
+Way = Callable[[Hashable, Callable[..., Any], Sequence[Any]], Any]
+_way: ContextVar[Way | None] = ContextVar("derivatives of many clients", default=None)
+
+
+@contextmanager
+def derivatives_by(way: Way) -> Iterator[None]:
+    """Derivatives inside one vmap, and nothing else, are computed by `way(what, f, args)`."""
+    before = _way.set(way)
+    try:
+        yield
+    finally:
+        _way.reset(before)
+
 
 def grad(f: Callable[..., Tensor], argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:
     """The derivative of f, which gives one number, by some of its arguments (trees of tensors)."""
@@ -37,10 +52,12 @@ def grad(f: Callable[..., Tensor], argnums: int | tuple[int, ...] = 0) -> Callab
     def slope(*args: Any) -> Any:
         if not _transforming() and not any(a.requires_grad for a in tree.tensors(args)):
             slopes = _plain(f, places, args)
-        elif grad_increment_nesting is not None:
-            slopes = _inside(f, places, args)
-        else:
+        elif grad_increment_nesting is None:
             return torch.func.grad(f, argnums)(*args)
+        elif (way := _way.get()) is not None and _in_one_vmap():
+            slopes = way((f, places), partial(_inside, f, places), args)
+        else:
+            slopes = _inside(f, places, *args)
         return slopes[0] if isinstance(argnums, int) else tuple(slopes)
 
     return slope
@@ -54,7 +71,7 @@ def _plain(f: Callable[..., Tensor], places: Sequence[int], args: Sequence[Any])
     return tree.joined(form, _slopes(value, fresh))
 
 
-def _inside(f: Callable[..., Tensor], places: Sequence[int], args: Sequence[Any]) -> list[Any]:
+def _inside(f: Callable[..., Tensor], places: Sequence[int], *args: Any) -> list[Any]:
     """As torch.func.grad does it: one level deeper, and the graph kept for levels further out."""
     with grad_increment_nesting() as level, torch.enable_grad():
         own = tree.map_tensors(lambda a: _wrap_tensor_for_grad(a, level), list(args))
@@ -92,3 +109,8 @@ def by_row(f: Callable[..., Any], *rows: Any, loop: bool = False) -> Any:
 def _transforming() -> bool:
     """Whether vmap or grad of torch.func is going on."""
     return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def _in_one_vmap() -> bool:
+    stack = torch._C._functorch.get_interpreter_stack() or []
+    return len(stack) == 1 and stack[0].key() == torch._C._functorch.TransformType.Vmap

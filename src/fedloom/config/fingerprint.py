@@ -20,7 +20,7 @@ from .runfile import RunFile
 LOCAL: dict[str, tuple[str, ...]] = {
     "data": ("folder", "verify", "salt_file", "show_ids"),
     "partition": ("file",),
-    "engine": ("name", "device", "chunk", "threads", "replay", "schedule"),
+    "engine": ("name", "device", "chunk", "threads", "replay", "compile", "schedule"),
 }
 LEFT_OUT = ("network", "evaluation", "output")  # virtual time, what is looked at, what is written
 

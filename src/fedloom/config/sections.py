@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+from ..arithmetic import Precision
 from ..data import sets as _sets  # noqa: F401  (registers the data sets)
 from ..data.cut import Partition
 from ..data.tables import read_tables
@@ -43,14 +44,19 @@ class Engine:
         "`stacked` is fast, `reference` runs every party by itself, slowly",
     ] = "stacked"
     seed: Annotated[int, "of the initial weights, the minibatches and who is present"] = 0
-    precision: Annotated[Literal["float32", "float64"], "of the model and its arithmetic"] = (
-        "float32"
-    )
+    precision: Annotated[
+        Precision,
+        "of the model and its arithmetic; `tf32` and `bf16`: the model stays float32, its products "
+        "have fewer digits",
+    ] = "float32"
     device: Annotated[str, "`cpu`, `cuda`, `cuda:0`, ..."] = "cpu"
     chunk: Annotated[int | None, "clients run at once; none: by their size"] = None
     replay: Annotated[
         int, "calls (of 20 ms in the mean) after which local work is traced; 0: never"
     ] = 150
+    compile: Annotated[
+        bool, "compile clients' derivatives, for long runs on a GPU; it takes some minutes"
+    ] = False
     presence: Annotated[float, "the share of clients present in a round, drawn anew each round"] = (
         1.0
     )

@@ -111,11 +111,13 @@ def means(totals: Any, parts: Sequence[float], like: Any) -> Any:
 
 @dataclass
 class Chunk:
-    """Some clients, by place, so many of each of these silos, and what was computed for them."""
+    """Some clients, by place, so many of each of these silos, and what was computed for them.
+    `named`: they are all of one silo, and work may know which."""
 
     silos: tuple[str, ...]
     places: Ints
     counts: tuple[int, ...]
+    named: bool = False
     memo: dict[int, Value] = field(default_factory=dict)
 
     @property
@@ -132,7 +134,8 @@ class Chunk:
         start = 0
         for silo, count in zip(self.silos, self.counts, strict=True):
             if count:
-                yield start, Chunk((silo,), self.places[start : start + count], (count,))
+                own = self.places[start : start + count]
+                yield start, Chunk((silo,), own, (count,), named=True)
             start += count
 
 

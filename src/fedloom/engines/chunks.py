@@ -21,6 +21,8 @@ from ..rng import Ints
 
 BUDGET = 16 * 2**20  # bytes of a chunk: about what a core has of the last cache
 SPARE = 512 * 2**10  # bytes of padding that are worth another chunk
+PIECE = 512 * 2**20  # bytes of rows in a chunk that keep a GPU busy
+PIECES = 5  # chunks of a GPU, for the sake of padding alone
 SMALL = 4 * 2**20  # bytes of all clients' models for which silos share chunks
 HEAVY = 256 * 2**10  # bytes of rows in a chunk from which it is worth a thread of its own
 
@@ -28,25 +30,27 @@ HEAVY = 256 * 2**10  # bytes of rows in a chunk from which it is worth a thread 
 @dataclass(frozen=True)
 class Cost:
     """What computing a silo's clients takes. `weights`: bytes of one client's model, `row`: bytes
-    kept of one row until its derivative is taken, `most`: clients at once (None: by the budget)."""
+    kept of one row until its derivative is taken, `most`: clients at once (None: by the budget),
+    `even`: chunks of equal numbers of clients, so that kernels made for one suit them all."""
 
     weights: int
     row: int
     budget: int
     most: int | None
     spare: int = SPARE
+    even: bool = False
 
     @staticmethod
     def of(part: Part, most: int | None) -> Cost:
-        budget, spare = BUDGET, SPARE
+        budget, even = BUDGET, False
         if part.device.type == "cuda":
             # seen on an H200: vmap of a ResNet keeps three times what a plain pass does
             budget = torch.cuda.get_device_properties(part.device).total_memory // 8
-            spare = budget // 4
+            even = True
         elif part.loop_only and most is None:
             most = 1  # they run one by one: results are passed on as they come
         params = {**part.block.initial(0), **({} if part.head is None else part.head.initial(0))}
-        return Cost(tree.nbytes(params), kept_bytes(part), budget, most, spare)
+        return Cost(tree.nbytes(params), kept_bytes(part), budget, most, even=even)
 
     def __str__(self) -> str:
         if self.most is not None:
@@ -61,6 +65,8 @@ class Cost:
             return [places[at : at + step] for at in range(0, len(places), step)]
         order = np.argsort(-widths, kind="stable")
         places, widths = places[order], np.maximum(widths[order], 1)
+        if self.even and len(places):
+            return np.array_split(places, self._pieces(len(places), int(widths.sum())))
         chunks = []
         while len(places):
             each = self.weights + int(widths[0]) * self.row
@@ -69,6 +75,13 @@ class Cost:
                 chunks.append(places[:length])
                 places, widths = places[length:], widths[length:]
         return chunks
+
+    def _pieces(self, clients: int, rows: int) -> int:
+        """How many equal chunks; a number without remainder, if there is one near."""
+        needed = -(-(clients * self.weights + 2 * rows * self.row) // self.budget)
+        most = min(clients, max(needed, min(PIECES, rows * self.row // PIECE), 1))
+        near = (n for n in (most, most + 1, most - 1) if n >= needed and n and clients % n == 0)
+        return next(near, most)
 
     def small(self, clients: int) -> bool:
         """Whether the models of so many clients are so small that those of several silos are

@@ -2,8 +2,9 @@
 
 A value at clients is lazy: a description of what each client would compute. It is computed for a
 chunk of clients at a time. A chunk of one client is a plain call, and so is each client's work with
-an argument that says `loop_only`. Where a chunk has clients of several silos, work is given a part
-of the task that has no silo's name; work that asks for the name is done silo by silo.
+an argument that says `loop_only`. Work is given a part of the task that has no silo's name: what is
+recorded of it serves all silos that are alike, and their clients can share a chunk. Work that asks
+for the name is done silo by silo.
 """
 
 from __future__ import annotations
@@ -92,14 +93,14 @@ class Same(Lazy):
 
 
 class Parts(Lazy):
-    """The silos' parts of the task; one without a name where silos share a chunk."""
+    """The silos' parts of the task, without a name where there is another way."""
 
     def __init__(self, parts: Mapping[str, Part], nameless: Mapping[str, NamelessPart], has: Bools):
         super().__init__(has, tuple(parts))
         self._parts, self._nameless = parts, nameless
 
     def _compute(self, chunk: Chunk) -> Value:
-        parts = self._nameless if chunk.mixed else self._parts
+        parts = self._parts if chunk.named else self._nameless
         return Value(parts[chunk.silos[0]], False)
 
 
@@ -194,7 +195,7 @@ class Mapped(Lazy):
         return widest([value.widths() for value in self._values])
 
     def _compute(self, chunk: Chunk) -> Value:
-        if chunk.mixed and self._f in self._named:
+        if self._f in self._named and not chunk.named:
             return self._silo_by_silo(chunk)
         try:
             return self._work(chunk, [value.value(chunk) for value in self._values])
@@ -211,6 +212,8 @@ class Mapped(Lazy):
                 whole = value.value(chunk)
                 args.append(whole.narrow(start, count) if whole.stacked else value.value(own))
             result = self._work(own, args)
+            if not chunk.mixed:
+                return result
             expanded = tree.map_tensors(lambda a, k=count: a.expand(k, *a.shape), result.tree)
             found.append(result.tree if result.stacked else expanded)
         return Value(tree.map_tensors(lambda *a: torch.cat(a), *found), True)

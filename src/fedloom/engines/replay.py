@@ -47,17 +47,21 @@ class Entry:
     known: dict[Sizes, bool] = field(default_factory=dict)
 
 
+Compile = Callable[..., Callable[..., Any]]  # a graph and fake tensors to a function of tensors
+
+
 class Player:
     """Calls functions, and plays those that are called often. `after`: so many calls, and the time
-    that makes it worth while, so that at worst tracing doubles it; 0: never."""
+    that makes it worth while, so that at worst tracing doubles it; 0: never. `compile`: what else
+    to do with what was traced; it is then done after these calls, whatever time they took."""
 
-    def __init__(self, after: int = CALLS):
-        self._after = after
+    def __init__(self, after: int = CALLS, compile: Compile | None = None):
+        self._after, self._compile = after, compile
         self._entries: OrderedDict[Hashable, Entry] = OrderedDict()
 
     def __call__(self, key: Hashable, f: Callable[..., Any], args: Sequence[Any]) -> Any:
         """f(*args), which is a function of the tensors in args; `key`: what else it depends on."""
-        if not self._after or autocast():
+        if not self._after or (autocast() and self._compile is None):
             return f(*args)
         tensors, form = tree.apart(tuple(args))
         sizes = tuple(tuple(a.shape) for a in tensors)
@@ -72,19 +76,23 @@ class Player:
                 try:
                     with torch.no_grad():
                         return tree.joined(entry.form, entry.play(*tensors))
-                except RuntimeError as problem:  # the plain call says whether it is the data's
-                    log.info("%s is not played again: %s", getattr(f, "__qualname__", f), problem)
+                except (
+                    RuntimeError,
+                    AssertionError,
+                ) as problem:  # the plain call says whether it is the data's
+                    self._tell("%s is not played again: %s", f, problem)
                     entry.play, entry.tries = None, 0
         began = time.perf_counter()
         result = f(*args)
         if entry.tries:
             took = time.perf_counter() - began
-            if took < SLOW:
+            if took < SLOW or self._compile:
                 entry.calls, entry.seconds = entry.calls + 1, entry.seconds + took
             _note(entry, sizes)
-            worth = entry.calls > self._after and entry.seconds > self._after * WORTH
-            if worth and threading.current_thread() is threading.main_thread():
-                _try(entry, f, tensors, form)
+            worth = self._compile is not None or entry.seconds > self._after * WORTH
+            main = threading.current_thread() is threading.main_thread()
+            if entry.calls > self._after and worth and main:
+                self._try(entry, f, tensors, form)
         return result
 
     def _entry(self, key: Hashable) -> Entry:
@@ -95,25 +103,33 @@ class Player:
             self._entries.popitem(last=False)
         return self._entries.setdefault(key, Entry())
 
+    def _try(
+        self, entry: Entry, f: Callable[..., Any], tensors: Sequence[Tensor], form: tree.Form
+    ) -> None:
+        """Write a function down, as it is called with these tensors, if torch can."""
+        entry.tries, entry.calls, entry.seconds, entry.play = entry.tries - 1, 0, 0.0, None
+        entry.known.clear()
+        assert entry.seen is not None
+        varies = [len(sizes) > 1 for sizes in entry.seen]
+        try:
+            # It takes a second to import, which short runs save, and uses parts of torch that may
+            # go.
+            from .tracing import traced
+
+            entry.play, entry.form, entry.holds = traced(f, tensors, form, varies, self._compile)
+        except Exception as problem:  # whatever torch cannot trace is called as before
+            self._tell("%s runs as it is: %s", f, problem)
+            entry.tries = 0
+
+    def _tell(self, text: str, f: Callable[..., Any], problem: Exception) -> None:
+        """Quietly, unless it was asked for."""
+        said = str(problem).strip().splitlines() or [type(problem).__name__]
+        level = logging.INFO if self._compile is None else logging.WARNING
+        log.log(level, text, getattr(f, "__qualname__", f), said[0])
+
 
 def _note(entry: Entry, sizes: Sizes) -> None:
     flat = [size for shape in sizes for size in shape]
     entry.seen = entry.seen or [set() for _ in flat]
     for sizes_of_axis, size in zip(entry.seen, flat, strict=True):
         sizes_of_axis.add(size)
-
-
-def _try(entry: Entry, f: Callable[..., Any], tensors: Sequence[Tensor], form: tree.Form) -> None:
-    """Write a function down, as it is called with these tensors, if torch can."""
-    entry.tries, entry.calls, entry.seconds, entry.play = entry.tries - 1, 0, 0.0, None
-    entry.known.clear()
-    assert entry.seen is not None
-    varies = [len(sizes) > 1 for sizes in entry.seen]
-    try:
-        # It takes a second to import, which short runs save, and uses parts of torch that may go.
-        from .tracing import traced
-
-        entry.play, entry.form, entry.holds = traced(f, tensors, form, varies)
-    except Exception as problem:  # whatever torch cannot trace is called as before
-        log.info("%s is not traced: %s", getattr(f, "__qualname__", f), problem)
-        entry.tries = 0

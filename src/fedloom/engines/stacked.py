@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ from ..federation.schedule import Bools, Moment, Schedule
 from ..federation.topology import Client, title
 from ..models.task import NamelessPart, Shapes, Task
 from ..rng import Ints
+from ..slope import derivatives_by
 from .axis import Axis, Chunk, Lot
 from .axis import means as means_of
 from .chunks import Cost
@@ -51,6 +53,7 @@ from .clientaxis import (
     together,
     widest,
 )
+from .compiling import Compiler
 from .convolutions import of_clients
 from .replay import CALLS, Player
 from .segments import RowNoise, Scattered, Segments, Taken
@@ -61,7 +64,7 @@ Silos = tuple[str, ...]
 
 class StackedEngine(Fabric):
     """`chunk`: how many clients run at once (None: by their size). `replay`: after how many calls
-    local work is traced (0: never)."""
+    local work is traced (0: never); `compile`: derivatives are compiled instead."""
 
     def __init__(
         self,
@@ -74,6 +77,7 @@ class StackedEngine(Fabric):
         chunk: int | None = None,
         padding: int = 0,
         replay: int = CALLS,
+        compile: bool = False,
         device: torch.device | str = "cpu",
     ):
         topology = placement.topology
@@ -110,7 +114,8 @@ class StackedEngine(Fabric):
             self._cost.update(dict.fromkeys(silos, Cost.of(part, chunk)))
             self._nameless.update(dict.fromkeys(silos, NamelessPart(part)))
         self._named: set[Local] = set()  # client work that asks for its silo
-        self._player = Player(replay)
+        self._player = Player(0 if compile else replay)
+        self._compiler = Compiler(self.device) if compile else None
         self._all = np.ones(self._axis.size, dtype=bool)
         self._roster = self._all.copy()  # one for all scopes: changed in place
         self._owner = {
@@ -221,7 +226,8 @@ class StackedEngine(Fabric):
         return Mapped(self._client_call, self._player, self._named, f, args, self.scope)
 
     def _client_call(self, f: Local, where: str, args: Sequence[Any]) -> Any:
-        with of_clients(self.device):
+        way = nullcontext() if self._compiler is None else derivatives_by(self._compiler)
+        with of_clients(self.device), way:
             result = self._call(f, where, args)
         if autocast():  # it keeps what it has cast until it ends, which is a client's every weight
             torch.clear_autocast_cache()
@@ -485,7 +491,7 @@ class StackedEngine(Fabric):
     def _one_by_one(self, there: Bools) -> Iterator[Chunk]:
         for silo in self.scope:
             for place in self._axis.places(there, (silo,)):
-                yield Chunk((silo,), np.array([place]), (1,))
+                yield Chunk((silo,), np.array([place]), (1,), named=True)
 
     def _client(self, chunk: Chunk, at: int = 0) -> Client:
         return self._axis.client(int(chunk.places[at]))

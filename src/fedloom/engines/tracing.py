@@ -16,6 +16,7 @@ from torch.fx.experimental.symbolic_shapes import (
     ShapeEnv,
     StatelessSymbolicContext,
 )
+from torch.utils._python_dispatch import _disable_current_modes
 
 from .. import tree
 from .simplify import compiled, simplified
@@ -24,10 +25,15 @@ Holds = Callable[[Sequence[Tensor]], bool]
 
 
 def traced(
-    f: Callable[..., Any], tensors: Sequence[Tensor], form: tree.Form, varies: Sequence[bool]
+    f: Callable[..., Any],
+    tensors: Sequence[Tensor],
+    form: tree.Form,
+    varies: Sequence[bool],
+    compile: Callable[..., Callable[..., Any]] | None = None,
 ) -> tuple[Callable[..., Any], tree.Form, Holds]:
     """f as a function of the tensors in its arguments; the form of its result; and for which other
-    tensors it holds. `varies`: of every axis of every tensor, in their order."""
+    tensors it holds. `varies`: of every axis of every tensor, in their order. `compile`: what
+    makes a function of the graph, in place of running its operations one by one."""
     found: list[tree.Form] = []
 
     def flat(*mine: Tensor) -> list[Tensor]:
@@ -38,12 +44,14 @@ def traced(
     env = ShapeEnv()
     mode = FakeTensorMode(shape_env=env, allow_non_fake_inputs=True)
     axes = iter(varies)
-    with mode:
-        fake = [mode.from_tensor(a, symbolic_context=_varying(a, axes)) for a in tensors]
-    with mode, enable_python_dispatcher(), torch.no_grad():
-        graph = make_fx(flat)(*fake)
+    with _disable_current_modes():  # those that are on outside, not those that f brings along
+        with mode:
+            fake = [mode.from_tensor(a, symbolic_context=_varying(a, axes)) for a in tensors]
+        with mode, enable_python_dispatcher(), torch.no_grad():
+            graph = make_fx(flat)(*fake)
+        play = compiled(simplified(graph)) if compile is None else compile(graph, fake)
     guards = env.produce_guards_expression(fake, ignore_static=False)
-    return compiled(simplified(graph)), found[-1], _holds(guards)
+    return play, found[-1], _holds(guards)
 
 
 def _holds(guards: str | None) -> Holds:

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from .. import tree
+from ..arithmetic import Precision, multiplying
 from ..errors import FedLoomError, LocalError, NotFiniteError, PlacementError, ProtocolError
 from ..models.task import Part, Shapes, Task
 from ..rng import Streams
@@ -66,6 +67,7 @@ class Fabric(Accounts, Checks):
         self.streams = Streams(seed)
         self.schedule = schedule
         self.dtype, self.device = shapes.dtype, device
+        self.precision: Precision = "float64" if self.dtype == torch.float64 else "float32"
         homes = {party.silo if isinstance(party, Client) else party for party in self.hosted}
         self.part: PerSilo[Part] = PerSilo(
             {silo: task.part(silo, shapes, device) for silo in silos if silo in homes}
@@ -185,7 +187,8 @@ class Fabric(Accounts, Checks):
 
     def _call(self, f: Local, where: str, args: Sequence[Any]) -> Any:
         try:
-            return f(*args)
+            with multiplying(self.precision, self.device):
+                return f(*args)
         except FedLoomError:
             raise
         except Exception as problem:

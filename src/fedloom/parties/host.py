@@ -172,6 +172,7 @@ class Host:
             by_arrival=engine.order == "arrival",
             device=engine.device,
         )
+        fed.precision = engine.precision
         fed.streams = Streams(engine.seed, self._secret())
         skip = self.own.waits.on_missing_client == "skip"
         if not isinstance(self.me, Client) and (skip or engine.order == "arrival"):

@@ -1,0 +1,91 @@
+"""Clients' derivatives compiled, where a run asks for it (`compile = true`).
+
+A round's local work is Q times the same derivative at other weights. So the derivative, for all
+clients of a chunk at once, is what is traced and given to torch's compiler: it takes a minute or
+two for a ResNet18 once, and halves its step on a GPU, because normalisation, activations and
+changes of the order of axes become few passes over memory. Chunks of other numbers of clients are
+compiled apart; their rows may vary. What cannot be compiled runs as it is, and a line says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.func import vmap
+from torch.utils._python_dispatch import _disable_current_modes
+
+from .. import tree
+from .convolutions import of_clients
+from .replay import Player, log
+from .threads import autocast
+
+AFTER = 20  # calls of a derivative before it is compiled: by then its rows were seen to vary
+
+
+class Compiler:
+    """Computes functions of clients' tensors, inside vmap, for all clients at once."""
+
+    def __init__(self, device: torch.device, after: int = AFTER):
+        self._device = device
+        self._player = Player(after, compiled)
+        self._forms: dict[Hashable, tree.Form] = {}  # of results
+
+    def __call__(self, key: Hashable, f: Callable[..., Any], args: Sequence[Any]) -> Any:
+        """f(*args), one level of vmap being on; `key`: what f is."""
+        tensors, form = tree.apart(tuple(args))
+
+        def of_one(*mine: Tensor) -> list[Tensor]:
+            results, self._forms[key, form] = tree.apart(f(*tree.joined(form, mine)))
+            return results
+
+        def of_all(given: Sequence[Tensor]) -> tuple[Tensor, ...]:
+            def mapped(*mine: Tensor) -> list[Tensor]:
+                with of_clients(self._device):
+                    return vmap(of_one)(*mine)
+
+            known = (key, form, len(given[0]), autocast())
+            return tuple(self._player(known, mapped, given))
+
+        results = _Together.apply(of_all, *tensors)
+        return tree.joined(self._forms[key, form], results)
+
+
+class _Together(torch.autograd.Function):
+    """vmap hands its tensors over as they are, clients along their first axis. What is the same
+    for all is repeated, so that the first step of a round, from the hub's weights, is like the
+    others."""
+
+    @staticmethod
+    def forward(of_all: Any, *tensors: Tensor) -> Any:
+        raise NotImplementedError("only inside vmap")
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None: ...
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, of_all: Any, *tensors: Tensor) -> Any:
+        def stacked(a: Tensor, axis: int | None) -> Tensor:
+            if axis is None:
+                return a.expand(info.batch_size, *a.shape).contiguous()
+            return a.movedim(axis, 0).contiguous()
+
+        results = of_all([stacked(a, axis) for a, axis in zip(tensors, in_dims[1:], strict=True)])
+        return results, (0,) * len(results)
+
+
+def compiled(graph: fx.GraphModule, fake: Sequence[Tensor]) -> Callable[..., Sequence[Tensor]]:
+    """A traced graph, compiled."""
+    import torch._inductor
+
+    log.info("compiling a derivative; it may take a minute or two")
+    with torch.no_grad():
+        made = torch._inductor.compile(graph, list(fake))
+
+    def play(*tensors: Tensor) -> Sequence[Tensor]:
+        with _disable_current_modes():  # what they change was compiled in
+            return made(*tensors)
+
+    return play
