@@ -6,8 +6,10 @@ model, a label that is absent) are carried along untouched.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -105,8 +107,16 @@ def tensors(tree: Tree) -> list[Tensor]:
 
 def named(tree: Tree) -> dict[str, Tensor]:
     """Its tensors by their place in the tree, as text."""
-    found = pytree.tree_flatten_with_path(tree)[0]
-    return {_place(path): leaf for path, leaf in found if isinstance(leaf, Tensor)}
+    tensors, form = apart(tree)
+    return dict(zip(described(form)[0], tensors, strict=True))
+
+
+@lru_cache(512)
+def described(form: Form) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+    """The places of a form's tensors, as text, and what other leaves it has."""
+    found = pytree.tree_flatten_with_path(joined(form, itertools.repeat(torch.empty(0))))[0]
+    names = tuple(_place(path) for path, leaf in found if isinstance(leaf, Tensor))
+    return names, tuple(leaf for _, leaf in found if not isinstance(leaf, Tensor | None))
 
 
 def filled(like: Tree, tensors: Mapping[str, Tensor]) -> Tree:

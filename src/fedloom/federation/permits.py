@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from .. import tree
 from ..errors import FrameError, NotFiniteError
@@ -23,6 +23,7 @@ from .visits import FREE, RECALL
 NOTHING = (READY.name, END.name, RECALL.name, FREE.name)  # carry nothing, whoever sends them
 TOLD = "told"  # a decision of the master: names of silos
 ROWS = -1  # any number
+FEW = 1 << 16  # numbers that are quicker looked at together
 
 
 class Way(NamedTuple):
@@ -60,24 +61,19 @@ class Permits:
 
     def check(self, message: Message) -> None:
         """FrameError for what was not agreed on."""
-        kind, source, to = message.kind, title(message.source), title(message.to)
-        if kind in (*NOTHING, TOLD):
+        if message.kind in (*NOTHING, TOLD):
             if not _is_word(message):
-                raise FrameError(f"{message.key}: {kind} from {source} to {to} carries too much")
+                raise _refused(message, "carries too much")
             return
-        known = self.forms.get(way(kind, message.source, message.to))
+        known = self.forms.get(way(message.kind, message.source, message.to))
         if known is None:
-            raise FrameError(f"{message.key}: {kind} from {source} to {to} was not agreed on")
-        found = [
-            (name, str(a.dtype).removeprefix("torch."), tuple(a.shape))
-            for name, a in tree.named(message.payload).items()
-        ]
-        others = [a for a in tree.leaves(message.payload) if not isinstance(a, Tensor | None)]
-        if others or not {form(found, False), form(found, True)} & known:
-            told = ", ".join(f"{name} {dtype} {list(shape)}" for name, dtype, shape in found)
-            raise FrameError(
-                f"{message.key}: {kind} from {source} to {to} is not as agreed on: {told or others}"
-            )
+            raise _refused(message, "was not agreed on")
+        tensors, shape = tree.apart(message.payload)
+        names, others = tree.described(shape)
+        found = [(n, _name(a.dtype), tuple(a.shape)) for n, a in zip(names, tensors, strict=True)]
+        if others or not (tuple(found) in known or form(found, True) in known):
+            told = ", ".join(f"{name} {dtype} {list(size)}" for name, dtype, size in found)
+            raise _refused(message, f"is not as agreed on: {told or others}")
 
     def to_json(self) -> list[Any]:
         return [
@@ -109,7 +105,8 @@ class Bounds:
     def check(self, message: Message) -> None:
         """NotFiniteError where numbers are NaN, infinite or far out of range."""
         real = [a for a in tree.tensors(message.payload) if a.is_floating_point() and a.numel()]
-        for a in real:
+        together = len(real) > 1 and sum(a.numel() for a in real) < FEW
+        for a in [torch.cat([a.reshape(-1) for a in real])] if together else real:
             low, high = (float(end) for end in torch.aminmax(a))
             finite, size = math.isfinite(low) and math.isfinite(high), max(-low, high)
             if not finite or size > self.largest:
@@ -119,6 +116,16 @@ class Bounds:
             norm = math.hypot(*(float(torch.linalg.vector_norm(a.double())) for a in real))
             if norm > self.norms[message.kind]:
                 raise _too_large(message, f"a norm of {norm:g}", self.norms[message.kind])
+
+
+def _refused(message: Message, why: str) -> FrameError:
+    way = f"{message.kind} from {title(message.source)} to {title(message.to)}"
+    return FrameError(f"{message.key}: {way} {why}")
+
+
+@cache
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _too_large(message: Message, told: str, most: float) -> NotFiniteError:

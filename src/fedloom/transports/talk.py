@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -20,6 +20,7 @@ from .link import CHUNK, Beat, Bye, Hello, Link, Part, Stop, pack, unpack
 from .wire import Frame
 
 Note = Callable[..., None]
+SLACK = 1 << 15  # bytes that are not worth a piece of their own
 AHEAD = 64  # messages that wait to be taken, of one peer
 
 
@@ -158,7 +159,8 @@ class Talk:
                 said = True
             with suppress(TimeoutError):
                 if not (said and link.bye):
-                    await asyncio.wait_for(self._news.wait(), max(0.0, due - time.monotonic()))
+                    async with asyncio.timeout(max(0.0, due - time.monotonic())):
+                        await self._news.wait()
 
     def _is_awaited(self) -> bool:
         """Whether the other may be waiting to hear that we have its last message. Else it hears so
@@ -169,12 +171,9 @@ class Talk:
     async def _frame(self, frame: Frame) -> None:
         left = sum(map(len, frame))
         self._link.counts["sent"] += left
-        for part in frame:
-            view = memoryview(part)
-            for at in range(0, len(view), CHUNK):
-                piece = view[at : at + CHUNK]
-                left -= len(piece)
-                await self._packet(Part(left, piece))
+        for piece in pieces(frame):
+            left -= len(piece)
+            await self._packet(Part(left, piece))
 
     async def _packet(self, packet: Any) -> None:
         data = pack(packet)
@@ -238,6 +237,20 @@ class Talk:
                 raise ConnectionError(f"silent for {timing.silence:g} s")
             last = now
             self._check()
+
+
+def pieces(frame: Frame) -> Iterator[memoryview]:
+    """A frame in as few pieces as can be: a small one in one."""
+    size = sum(map(len, frame))
+    if size <= CHUNK + SLACK:
+        yield memoryview(b"".join(frame))
+        return
+    for part in frame:
+        view, at = memoryview(part), 0
+        while at < len(view):
+            end = len(view) if len(view) - at <= CHUNK + SLACK else at + CHUNK
+            yield view[at:end]
+            at = end
 
 
 def _quietly(loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> None:

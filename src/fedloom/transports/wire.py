@@ -15,6 +15,7 @@ import hashlib
 import json
 import math
 import struct
+from functools import lru_cache
 from typing import Any, NamedTuple, NoReturn
 
 import msgspec
@@ -101,7 +102,7 @@ def body_of(payload: Any, kind: str) -> Body:
     found: list[Tensor] = []
     node = _describe(payload, found, kind)
     raw = [a.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy() for a in found]
-    data = b"".join([_header(_leaves(node)), *raw])  # type: ignore[list-item]
+    data = b"".join([_header(*map(_told, _leaves(node))), *raw])  # type: ignore[list-item]
     return Body(node, data, hashlib.sha256(data).digest())
 
 
@@ -117,13 +118,19 @@ def _leaves(node: Node) -> list[Leaf]:
     return [leaf for each in node.items for leaf in _leaves(each)]
 
 
-def _header(leaves: list[Leaf]) -> bytes:
-    """How a file of safetensors with these tensors begins; KeyError for an unknown type."""
+def _told(leaf: Leaf) -> tuple[str, tuple[int, ...]]:
+    return leaf.dtype, leaf.shape
+
+
+@lru_cache(256)
+def _header(*leaves: tuple[str, tuple[int, ...]]) -> bytes:
+    """How a file of safetensors with tensors of these types and shapes begins; KeyError for an
+    unknown type."""
     told, at = {}, 0
-    for number, leaf in enumerate(leaves):
-        dtype, name = DTYPES[leaf.dtype]
-        until = at + dtype.itemsize * math.prod(leaf.shape)
-        told[str(number)] = {"dtype": name, "shape": leaf.shape, "data_offsets": (at, until)}
+    for number, (kind, shape) in enumerate(leaves):
+        dtype, name = DTYPES[kind]
+        until = at + dtype.itemsize * math.prod(shape)
+        told[str(number)] = {"dtype": name, "shape": shape, "data_offsets": (at, until)}
         at = until
     text = json.dumps(told, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
@@ -222,7 +229,7 @@ class _Reader:
             fits = all(0 <= size <= CAP for size in leaf.shape) and len(leaf.shape) <= DEPTH
             if leaf.dtype not in DTYPES or not fits:
                 _refuse(self._source, f"{leaf.dtype} {list(leaf.shape)} is no tensor")
-        header = _header(leaves)
+        header = _header(*map(_told, leaves))
         sizes = (DTYPES[leaf.dtype][0].itemsize * math.prod(leaf.shape) for leaf in leaves)
         wanted = len(header) + sum(sizes)
         if len(self._body) != wanted or self._body[: len(header)] != header:
