@@ -41,7 +41,7 @@ from .progress import Bar
 from .records.metrics import HEADLINE, Metrics
 from .records.record import Record
 from .transports.memory import MemoryTransport
-from .viewer import ROWS, Viewer
+from .viewer import Viewer
 
 EngineName = Literal["stacked", "reference"]
 
@@ -251,7 +251,7 @@ class Run:
         self,
         placement: Placement | None = None,
         at: str | None = None,
-        rows: int = ROWS,
+        rows: int | None = None,
         client: str | None = None,
     ) -> Tensor:
         """Joint scores of every row of a placement, in the order of its ids, as the hub `at` gets
@@ -277,7 +277,7 @@ class Run:
             raise SettingError("evaluate: there are no test rows; give a placement with labels")
         return self._viewer.means(placement)
 
-    def look(self, rows: int = ROWS) -> Record:
+    def look(self, rows: int | None = None) -> Record:
         """Evaluate the model as it stands, and keep the record."""
         self.records.append(self._viewer.record(self.test, rows))
         return self.records[-1]

@@ -14,6 +14,7 @@ from .algorithms.base import Step
 from .data.placement import Placement
 from .errors import DataError
 from .federation.fabric import Fabric
+from .federation.placed import AtClients
 from .federation.schedule import Everyone
 from .federation.topology import Topology
 from .records.metrics import HEADLINE, Metrics, metrics
@@ -22,7 +23,7 @@ from .records.record import Record
 if TYPE_CHECKING:
     from .run import Run
 
-ROWS = 4096
+FEW, MANY = 2**12, 2**16  # rows predicted at a time
 KEPT = 2**25  # bytes of a placement's features up to which its minibatches are kept, too
 
 
@@ -48,13 +49,16 @@ class Viewer:
         self._seen: dict[int, Seen] = {}
 
     def scores(
-        self, placement: Placement, rows: int = ROWS, client: str | None = None
+        self, placement: Placement, rows: int | None = None, client: str | None = None
     ) -> dict[str, Tensor]:
         """What every hub predicts for all rows, in the order of their ids; one hub's where all
-        predict the same. `rows` at a time. `client`: by that client's own model."""
-        run, seen = self._run, self._of(placement)
-        fed = seen.fed
+        predict the same. `rows` at a time (None: by their size). `client`: by that client's own
+        model."""
+        run = self._run
+        rows = rows or (MANY if run.fed.is_light(MANY) else FEW)
         state = run.state if run.state is not None else run.algorithm.start(run.fed)
+        seen = self._of(placement, any(isinstance(part, AtClients) for part in state), rows)
+        fed = seen.fed
         hubs = fed.silos if run.algorithm.predicts_alone else fed.silos[:1]
         pieces: dict[str, list[Tensor]] = {hub: [] for hub in hubs}
         for piece, start in enumerate(range(0, placement.size, rows)):
@@ -70,14 +74,14 @@ class Viewer:
                 pieces[hub].append(value.detach().cpu())
         return {hub: torch.cat(parts) for hub, parts in pieces.items()}
 
-    def loss(self, placement: Placement, rows: int = ROWS) -> float:
+    def loss(self, placement: Placement, rows: int | None = None) -> float:
         """Mean loss over all rows; where silos predict alone, the mean over silos."""
         loss = self._run.task.loss
         labels = loss.labels(placement.labels(), self._run.shapes.dtype)
         scores = self.scores(placement, rows).values()
         return float(torch.stack([loss.rows(each, labels).mean() for each in scores]).mean())
 
-    def metrics(self, placement: Placement, rows: int = ROWS) -> dict[str, Metrics]:
+    def metrics(self, placement: Placement, rows: int | None = None) -> dict[str, Metrics]:
         """Metrics at every hub that predicts for itself."""
         goal = self._run.task.loss.goal
         if goal is None:
@@ -88,12 +92,12 @@ class Viewer:
             for hub, scores in self.scores(placement, rows).items()
         }
 
-    def means(self, placement: Placement, rows: int = ROWS) -> Metrics:
+    def means(self, placement: Placement, rows: int | None = None) -> Metrics:
         """Metrics over all hubs that predict; where clients have models of their own, also
         `local_...`: the goal's headline metric, judged on all rows, in the mean over clients."""
         return {**mean_of(self.metrics(placement, rows)), **self._local(placement, rows)}
 
-    def _local(self, placement: Placement, rows: int) -> Metrics:
+    def _local(self, placement: Placement, rows: int | None) -> Metrics:
         run = self._run
         goal = run.task.loss.goal
         if goal is None or not run.algorithm.personal:
@@ -105,7 +109,7 @@ class Viewer:
             each[client] = {f"local_{name}": metrics(goal, mine, placement.labels())[name]}
         return mean_of(each)
 
-    def record(self, test: Placement | None, rows: int = ROWS) -> Record:
+    def record(self, test: Placement | None, rows: int | None = None) -> Record:
         """The run as it stands."""
         run = self._run
         each = {} if test is None else self.metrics(test, rows)
@@ -124,10 +128,14 @@ class Viewer:
             privacy=run.algorithm.spending(run.fed),
         )
 
-    def _of(self, placement: Placement) -> Seen:
+    def _of(self, placement: Placement, personal: bool, rows: int) -> Seen:
+        """`personal`: the state has something of every client, who therefore must be there."""
         key = id(placement)
         if key not in self._seen or self._seen[key].placement is not placement:
-            fed = self._run.engine(self._fitting(placement), Everyone())
+            fitting = self._fitting(placement)
+            if not personal and self._run.fed.is_light(rows):
+                fitting = fitting.pooled()
+            fed = self._run.engine(fitting, Everyone())
             self._seen[key] = Seen(placement, fed, {})
             while len(self._seen) > 2:  # training and test rows
                 del self._seen[next(iter(self._seen))]

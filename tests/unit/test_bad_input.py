@@ -213,7 +213,7 @@ def test_settings(settings, message):
     ("options", "message"),
     [
         ({"engine": "fast"}, "engine must be stacked or reference, not 'fast'"),
-        ({"precision": "float16"}, "precision must be float32 or float64"),
+        ({"precision": "float16"}, "precision must be one of float32, float64, tf32, bf16"),
         ({"chunk": 0}, "chunk must be a whole number of at least 1, not 0"),
         ({"chunk": 2.5}, "chunk must be a whole number"),
         ({"device": "gpu"}, "device: 'gpu'; known are cpu, cuda"),

@@ -81,7 +81,7 @@ class Evaluation:
         "what else to train on the same rows: `central` (pooled), `alone` (every silo for "
         "itself), `no-exchange` (lone silos, scores combined)",
     ] = ()
-    rows: Annotated[int, "rows predicted at a time"] = 4096
+    rows: Annotated[int | None, "rows predicted at a time; none: by their size"] = None
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,12 @@ class Placement:
             {silo: joined[silo].y for silo in silos},
         )
 
+    def pooled(self) -> Placement:
+        """The same rows, with one client in each silo that holds them all."""
+        one = Topology(dict.fromkeys(self.topology.silos, ("all",)), self.topology.server)
+        owner = {silo: torch.zeros_like(mine) for silo, mine in self.owner.items()}
+        return replace(self, topology=one, owner=owner)
+
     def with_server(self) -> Placement:
         """The same rows, and a server that holds none."""
         return replace(self, topology=replace(self.topology, server=True))

@@ -88,6 +88,10 @@ class Cost:
         better computed together, each with a copy from the start."""
         return self.most is None and self.weights * clients <= SMALL
 
+    def fits(self, rows: int) -> bool:
+        """Whether so many rows of one client stay within a chunk's budget."""
+        return self.most is None and self.weights + rows * self.row <= self.budget
+
     def _split(self, widths: Ints) -> list[int]:
         """Lengths of the parts of a sorted chunk between which much padding is saved."""
         saved = (len(widths) - np.arange(len(widths))) * (widths[0] - widths) * self.row

@@ -169,6 +169,9 @@ class StackedEngine(Fabric):
 
     # Values
 
+    def is_light(self, rows: int) -> bool:
+        return all(cost.fits(rows) for cost in self._cost.values())
+
     def minibatch(self, ids: Tensor) -> tuple[AtClients[Batch], RowMap]:
         owner = {silo: self._owner[silo] for silo in self.scope}
         where = Segments(ids, owner, self._axis.size, self._padding, self.device)

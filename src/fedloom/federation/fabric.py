@@ -113,6 +113,10 @@ class Fabric(Accounts, Checks):
         narrow.scope = (silo,)
         return narrow
 
+    def is_light(self, rows: int) -> bool:
+        """Whether so many rows of a silo are better predicted at once than client by client."""
+        return False
+
     @abstractmethod
     def minibatch(self, ids: Tensor) -> tuple[AtClients[Batch], RowMap]:
         """Each client's own rows of a minibatch, and where they sit in it. `ids` are canonical row

@@ -22,7 +22,7 @@ from ..errors import AbortedError, DataError, ExistsError, LostError, SettingErr
 from ..federation.schedule import Everyone
 from ..federation.topology import SERVER, Client, Party, title
 from ..files import locked, telling
-from ..viewer import ROWS
+from ..viewer import FEW
 from .agreement import Agreement
 from .asking import Asked, foresee, permits
 from .connect import Connections, peers
@@ -134,7 +134,7 @@ class Predicting:
         size, there = called.view.size, called.there
         fed = self._engine(speak, called)
         scores = self._scores(fed, brought.finished, size)
-        last = 1 + -(-size // ROWS)  # the round of keys after the last piece
+        last = 1 + -(-size // FEW)  # the round of keys after the last piece
         if self.me == self.home and self.me != self.asker:
             speak.say("predict-scores", self.asker, {"scores": scores, "there": there}, last)
         elif self.me == self.asker and self.me != self.home:
@@ -170,9 +170,9 @@ class Predicting:
     def _scores(self, fed: Asked, finished: Finished | None, size: int) -> Tensor:
         """Of all rows, at the asking hub; elsewhere, nothing."""
         state, scores = state_of(fed, self.algorithm, finished), [torch.zeros(0)]
-        for piece, start in enumerate(range(0, size, ROWS)):
+        for piece, start in enumerate(range(0, size, FEW)):
             fed.begin(1 + piece)
-            end = min(start + ROWS, size)
+            end = min(start + FEW, size)
             rows = Step(*fed.minibatch(torch.arange(start, end)))
             found = self.algorithm.predict(fed, state, rows)
             if self.me == self.home:

@@ -1,0 +1,71 @@
+"""Derivatives that are compiled, and products with fewer digits."""
+
+import shutil
+
+import pytest
+import torch
+
+from fedloom import TDCD, Run, Task, mlp, partition
+from fedloom.engines import compiling
+
+needs_compiler = pytest.mark.skipif(
+    not shutil.which("c++") and not shutil.which("g++"), reason="there is no C++ compiler"
+)
+
+
+@pytest.fixture
+def rows():
+    draw = torch.Generator().manual_seed(0)
+    x = {silo: torch.randn(200, 4, generator=draw) for silo in ("a", "b")}
+    return partition(x, torch.randint(3, (200,), generator=draw), {"a": 3, "b": 3})
+
+
+def run(rows, **options):
+    task = Task({"a": mlp(4, [5], 3), "b": mlp(4, [5], 3)}, "cross-entropy")
+    return Run(TDCD(local_steps=4, lr=0.1, batch=40), task, rows, seed=1, **options)
+
+
+@needs_compiler
+def test_compiled_is_the_same(rows):
+    """Over rounds with other numbers of rows, and for clients of both silos."""
+    plain, fast = run(rows, precision="float64"), run(rows, precision="float64", compile=True)
+    plain.fit(12)
+    fast.fit(12)
+    assert float((plain.predict() - fast.predict()).abs().max()) <= 1e-12
+    entries = fast.fed._compiler._player._entries.values()
+    assert any(entry.play is not None for entry in entries)
+    assert sum(len(entry.known) for entry in entries) > 1, "rows did not vary"
+
+
+def test_what_cannot_be_compiled_runs_as_it_is(rows, monkeypatch, caplog):
+    def broken(graph, fake):
+        raise RuntimeError("no compiler here\nand more lines")
+
+    monkeypatch.setattr(compiling, "compiled", broken)
+    plain, fast = run(rows), run(rows, compile=True)
+    plain.fit(10)
+    fast.fit(10)
+    assert torch.equal(plain.predict(), fast.predict())
+    told = [line.getMessage() for line in caplog.records if line.levelname == "WARNING"]
+    (line,) = told
+    assert line.endswith("runs as it is: no compiler here")
+
+
+@pytest.mark.parametrize("engine", ["stacked", "reference"])
+def test_bf16_learns_the_same_with_float32_weights(rows, engine):
+    exact, short = run(rows, engine=engine), run(rows, engine=engine, precision="bf16")
+    exact.fit(30)
+    short.fit(30)
+    for theta in short.fed.read(short.state.theta).values():
+        assert all(a.dtype == torch.float32 for a in theta.block.values())
+    assert not torch.equal(exact.predict(), short.predict())
+    assert short.look().train_loss == pytest.approx(exact.look().train_loss, rel=0.01)
+
+
+def test_tf32_is_float32_on_a_cpu(rows):
+    exact, short = run(rows), run(rows, precision="tf32")
+    before = torch.get_float32_matmul_precision()
+    exact.fit(3)
+    short.fit(3)
+    assert torch.equal(exact.predict(), short.predict())
+    assert torch.get_float32_matmul_precision() == before
