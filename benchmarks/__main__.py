@@ -30,6 +30,16 @@ def _others(seconds: float) -> list[str]:
     ]
 
 
+def _others_of(text: str, measured: set[str]) -> list[str]:
+    """The sections of what was written before that are measured by other commands."""
+    kept: list[str] = []
+    for section in text.split("\n## ")[1:]:
+        title, _, rest = section.partition("\n")
+        if title not in measured:
+            kept += [f"## {title}", *rest.rstrip().splitlines(), ""]
+    return kept
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", choices=SECTIONS, help="only these sections")
@@ -56,7 +66,9 @@ def main() -> None:
             print(f"== {title}", flush=True)
             told += ["", f"## {title}", "", *section(given)]
     if given.write:
-        RESULTS.write_text("\n".join(told) + "\n")
+        measured = {title for title, _ in SECTIONS.values()}
+        told += ["", *_others_of(RESULTS.read_text(encoding="utf-8"), measured)]
+        RESULTS.write_text("\n".join(told).rstrip() + "\n", encoding="utf-8")
         print(f"written to {RESULTS.name}")
 
 
