@@ -55,7 +55,7 @@ def same(folder, straight):
         assert states[0].clock == states[1].clock
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_killed_at_random_moments_it_ends_as_if_undisturbed(seed, run_file, tmp_path, straight):
     folder, chance = tmp_path / "run", random.Random(seed)
     arguments = ["run", run_file, "--out", folder, "--quiet", "--set", LONG, "--set", BASELINE]

@@ -75,6 +75,7 @@ def test_a_client_and_two_at_once(rehearsal):  # noqa: F811
     play(one, one.prepare(), steps)
 
 
+@pytest.mark.slow
 def test_the_label_holder(rehearsal):  # noqa: F811
     one = rehearsal(sixty(PRIVATE))
     play(one, one.prepare(), [("a", "before hub-derivative"), ("a", "after checkpoint")])

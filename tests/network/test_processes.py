@@ -172,6 +172,7 @@ def test_a_missing_client_is_skipped_and_the_record_replays(rehearsal):
     assert any(names == {"a": ("1",)} for names in assert_replays(one).dropped.values())
 
 
+@pytest.mark.slow
 def test_a_hub_dies_while_a_client_is_missing(rehearsal):
     """And the client is back before the hub is: the hub must not count it in that round."""
     one = rehearsal(on_missing_client="skip", deadline=5.0)

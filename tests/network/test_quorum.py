@@ -46,6 +46,7 @@ def until(ready):
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_above_the_quorum_it_goes_on_and_below_it_waits(rehearsal):  # noqa: F811
     one = rehearsal(THREE, **WAITS)
     begin(one)
