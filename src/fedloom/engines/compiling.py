@@ -31,26 +31,24 @@ class Compiler:
     def __init__(self, device: torch.device, after: int = AFTER):
         self._device = device
         self._player = Player(after, compiled)
-        self._forms: dict[Hashable, tree.Form] = {}  # of results
 
     def __call__(self, key: Hashable, f: Callable[..., Any], args: Sequence[Any]) -> Any:
         """f(*args), one level of vmap being on; `key`: what f is."""
         tensors, form = tree.apart(tuple(args))
-
-        def of_one(*mine: Tensor) -> list[Tensor]:
-            results, self._forms[key, form] = tree.apart(f(*tree.joined(form, mine)))
-            return results
+        found: list[tree.Form] = []
 
         def of_all(given: Sequence[Tensor]) -> tuple[Tensor, ...]:
-            def mapped(*mine: Tensor) -> list[Tensor]:
+            def mapped(*mine: Tensor) -> Any:
                 with of_clients(self._device):
-                    return vmap(of_one)(*mine)
+                    return vmap(lambda *one: f(*tree.joined(form, one)))(*mine)
 
             known = (key, form, len(given[0]), autocast())
-            return tuple(self._player(known, mapped, given))
+            results, shape = tree.apart(self._player(known, mapped, given))
+            found.append(shape)
+            return tuple(results)
 
         results = _Together.apply(of_all, *tensors)
-        return tree.joined(self._forms[key, form], results)
+        return tree.joined(found[0], results)
 
 
 class _Together(torch.autograd.Function):
