@@ -146,6 +146,7 @@ def test_a_client_that_stays_away_ends_the_run_for_everyone(rehearsal):
     assert one.compare(run, 0.0).is_equal
 
 
+@pytest.mark.slow
 def test_a_hub_that_stays_away_ends_the_run_for_everyone(rehearsal):
     """Its neighbour names it, and so do its own clients, who hear of nobody else."""
     one = rehearsal(patience=4.0)
@@ -187,6 +188,7 @@ def test_a_hub_dies_while_a_client_is_missing(rehearsal):
     assert_replays(one)
 
 
+@pytest.mark.slow
 def test_a_hub_dies_and_a_client_that_had_answered_too(rehearsal):
     """The hub tells the others what it told them before, though the client cannot answer again."""
     one = rehearsal(on_missing_client="skip", deadline=20.0)
