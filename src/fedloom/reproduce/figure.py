@@ -52,6 +52,8 @@ def _panel(axes: Any, panel: Mapping[str, Any], lines: Sequence[Line]) -> dict[s
         for side in ("x", "y"):
             if f"{side}_label" in panel:
                 getattr(axes, f"set_{side}label")(panel[f"{side}_label"], fontsize=style.TEXT)
+        if "x" not in panel.get("log", ""):
+            axes.locator_params(axis="x", integer=True)
         if panel.get("common"):  # so many times as far as all curves go
             end = panel["common"] * min(c.x[-1] for c in found.values() if c.x)
             axes.set_xlim(-0.02 * end, min(axes.get_xlim()[1], end))
