@@ -2,9 +2,12 @@
 
 import json
 
+import pytest
+
 from fedloom.cli.main import main
 from fedloom.reproduce import book
-from fedloom.reproduce.experiment import names
+from fedloom.reproduce.conduct import Conduct
+from fedloom.reproduce.experiment import Experiment, names
 from fedloom.reproduce.verdicts import Verdict
 
 
@@ -49,3 +52,38 @@ def test_what_is_not_there_is_told(capsys):
     assert main(["reproduce", "tdcd-fig3", "--seeds", "0"]) == 2
     assert main(["reproduce", "tdcd-fig3", "--only", "K=7"]) == 2
     assert "no curve is at" in capsys.readouterr().err
+
+
+@pytest.fixture
+def shelf(tmp_path, monkeypatch):
+    """An empty book, and a folder with one finished result, without its runs."""
+    known = json.loads((book.STORED / "icassp-fig2a.json").read_text())
+    monkeypatch.setattr(book, "STORED", tmp_path / "stored")
+    monkeypatch.setattr(book, "DOCS", tmp_path)
+    root = tmp_path / "runs"
+    (root / "icassp-fig2a").mkdir(parents=True)
+    (root / "icassp-fig2a" / "figure.png").write_bytes(b"png")
+
+    def put(**changed):
+        (root / "icassp-fig2a" / "result.json").write_text(json.dumps({**known, **changed}))
+        return book.take(root)["icassp-fig2a"]
+
+    return put
+
+
+def test_only_what_is_better_is_taken(shelf, tmp_path):
+    assert shelf(finished=False) == "not finished"
+    assert shelf(iterations=5, only={"Q": "1"}, seeds=1) == "stored"
+    assert shelf(iterations=4) == "the stored one has more iterations"
+    assert shelf() == "stored"
+    assert (tmp_path / "results" / "icassp-fig2a.png").read_bytes() == b"png"
+    assert shelf(iterations=1000) == "the stored one has more iterations"
+    assert shelf(seeds=2) == "the stored one has more seeds"
+    assert shelf(only={"Q": "1"}) == "the stored one has all curves"
+
+
+def test_runs_of_another_description_are_not_taken(shelf, tmp_path):
+    one = Conduct(Experiment.read("icassp-fig2a"), tmp_path / "runs", 3).ones[0]
+    one.folder.mkdir(parents=True)
+    (one.folder / "run.toml").write_text(one.file.to_toml().replace("rounds = 80", "rounds = 81"))
+    assert shelf() == "of another description"

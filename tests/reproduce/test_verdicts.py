@@ -115,6 +115,9 @@ def test_the_gap_widens_with_latency():
     slow, fast = rising(0.01, rounds=200), rising(0.2, rounds=20)
     assert judge(told, [line(1, slow), line(10, fast)]).held
     assert not judge({**told, "t_comms": [100, 10]}, [line(1, slow), line(10, fast)]).held
+    ahead, behind = [[0.5 + 0.002 * r for r in range(200)]], [[0.4] * 21]
+    found = judge(told, [line(1, ahead), line(10, behind)])  # behind by less is not ahead by more
+    assert not found.held, found
 
 
 def test_the_shares_of_a_curve():

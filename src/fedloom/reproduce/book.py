@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ..errors import ExistsError
+from ..files import write_json
+from .conduct import Conduct, check
 from .experiment import Experiment, names
-from .results import Result, how, in_short, told_time
+from .figure import figure
+from .results import Result, how, in_short, judged, told_time
 
 STORED = Path(__file__).parent / "stored"
 DOCS = Path(__file__).parents[3] / "docs"
@@ -68,7 +73,6 @@ def _chapter(name: str, results: list[Result]) -> Iterator[str]:
 
 
 def _result(experiment: Experiment, result: Result) -> Iterator[str]:
-    called = f"{result['name']}-full" if result["full"] else result["name"]
     told = how(experiment)
     told = told[0].upper() + told[1:]
     if result["iterations"]:
@@ -80,7 +84,7 @@ def _result(experiment: Experiment, result: Result) -> Iterator[str]:
         yield "**Not finished**: what follows is how far the runs were."
     if result["full"] and result["rows_per_second"]:
         yield f"Rows a second: {_pairs(result['rows_per_second'])}."
-    yield f"\n![{experiment.title}](results/{called}.png)\n"
+    yield f"\n![{experiment.title}](results/{_called(result)}.png)\n"
     yield "| | | at | mean | sd | paper |"
     yield "|---|---|---|---|---|---|"
     for n in result["numbers"]:
@@ -121,17 +125,57 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.4g}"
 
 
-def take(root: Path) -> list[str]:
-    """Store the results of a folder: JSON in the package, figures in the docs."""
-    found = []
-    for result in sorted(root.glob("*/result.json")):
-        called = result.parent.name
-        STORED.mkdir(exist_ok=True)
-        (DOCS / "results").mkdir(exist_ok=True)
-        shutil.copy(result, STORED / f"{called}.json")
-        shutil.copy(result.parent / "figure.png", DOCS / "results" / f"{called}.png")
-        found.append(called)
+def take(root: Path) -> dict[str, str]:
+    """Store the results of a folder: JSON in the package, figures in the docs. Says of each whether
+    it was stored, or why not."""
+    STORED.mkdir(exist_ok=True)
+    (DOCS / "results").mkdir(exist_ok=True)
+    found = {}
+    for path in sorted(root.glob("*/result.json")):
+        result = json.loads(path.read_text(encoding="utf-8"))
+        try:
+            found[path.parent.name] = _not_better(result) or _take(result, path)
+        except ExistsError:
+            found[path.parent.name] = "of another description"
     return found
+
+
+def _not_better(result: Result) -> str:
+    """Why a result should not take the place of the stored one; nothing if it should."""
+    path = STORED / f"{_called(result)}.json"
+    if not result["finished"] and not result["full"]:
+        return "not finished"
+    if not path.is_file():
+        return ""
+    known = json.loads(path.read_text(encoding="utf-8"))
+    if known["finished"] and not result["finished"]:
+        return "not finished, the stored one is"
+    if known["seeds"] > result["seeds"]:
+        return "the stored one has more seeds"
+    if (known["iterations"] or math.inf) > (result["iterations"] or math.inf):
+        return "the stored one has more iterations"
+    return "the stored one has all curves" if result["only"] and not known["only"] else ""
+
+
+def _take(result: Result, path: Path) -> str:
+    """Judge and draw once more, as the description is now, where the runs are still there."""
+    called, folder = _called(result), path.parent
+    experiment = Experiment.read(result["name"], result["full"], result["only"])
+    conduct = Conduct(experiment, folder.parent, result["seeds"], None, result["iterations"])
+    check([*conduct.searched, *conduct.ones])
+    lines, drawn = conduct.lines(), DOCS / "results" / f"{called}.png"
+    if len(lines) == len(experiment.settings):
+        kept = {key: result[key] for key in ("device", "created", "commit")}
+        write_json(STORED / f"{called}.json", judged(conduct, lines, result["finished"]) | kept)
+        figure(experiment, lines, drawn)
+    else:
+        shutil.copy(path, STORED / f"{called}.json")
+        shutil.copy(folder / "figure.png", drawn)
+    return "stored"
+
+
+def _called(result: Result) -> str:
+    return f"{result['name']}-full" if result["full"] else str(result["name"])
 
 
 def main() -> None:
@@ -139,7 +183,8 @@ def main() -> None:
     parser.add_argument("--take", type=Path, metavar="DIR", help="store the results of a folder")
     given = parser.parse_args()
     if given.take is not None:
-        print("stored:", ", ".join(take(given.take)))
+        for name, said in take(given.take).items():
+            print(f"{name}: {said}")
     (DOCS / "results.md").write_text(page(), encoding="utf-8")
     print(DOCS / "results.md")
 

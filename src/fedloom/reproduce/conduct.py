@@ -200,9 +200,7 @@ class Conduct:
 
     def _all(self, ones: list[One]) -> bool:
         """Run all of these, in turns where there is a limit."""
-        for one in ones:
-            if (one.folder / "run.toml").is_file():
-                one.check()
+        check(ones)
         while left := [one for one in ones if not one.done]:
             for one in left:
                 rest = self._rest()
@@ -244,6 +242,13 @@ class Conduct:
         tell("diverged" if one.diverged else "done")
         shutil.rmtree(one.folder / "model", ignore_errors=True)
         (one.folder / CHECKPOINT).unlink(missing_ok=True)
+
+
+def check(ones: list[One]) -> None:
+    """What has begun must be what is described."""
+    for one in ones:
+        if (one.folder / "run.toml").is_file():
+            one.check()
 
 
 def seconds(ones: list[One]) -> float:

@@ -10,6 +10,8 @@ papers/NAME.toml
   [search]                      key, values and iterations of the grid search for a step size
   [[panel]]                     a part of the figure: x, y, perhaps t_comm and where
   [[expect]]                    what the paper says, as verdicts.py can judge it
+  [reasons]                     by claim, why it likely does not hold at the default size, in place
+                                of the reason for any size; [full.reasons] with --full
   [[number]]                    a number of the paper, to stand beside ours
   [full]                        what is different with --full, the paper's setting
 """
@@ -79,6 +81,11 @@ class Experiment:
                 {**one, "y": told["metric"] if one.get("y") == "metric" else one.get("y")}
                 for one in told.get(part, ())
             ]
+        reasons = (told.get("full", {}) if full else told).get("reasons", {})
+        told["expect"] = [
+            {**one, "reason": reasons.get(one["claim"], one.get("reason", ""))}
+            for one in told["expect"]
+        ]
         found = Experiment(name, full, told, dict(only or {}))
         if not found.settings:
             raise SettingError(f"{name}: no curve is at {dict(only or {})}")
@@ -150,8 +157,10 @@ def _read(name: str) -> dict[str, Any]:
 
 
 def _like(other: Tables, own: Tables) -> dict[str, Any]:
-    """A description that begins from another; what is varied is its own, if it says so."""
+    """A description that begins from another; what is varied is its own, if it says so, and so are
+    reasons."""
     found = merged(other, own)
+    found["reasons"] = own.get("reasons", {})
     if "run" in other:
         found["run"] = changed(other["run"], own.get("run", {}))
     if "vary" in own:

@@ -18,14 +18,14 @@ COLUMNS = 2
 
 def figure(experiment: Experiment, lines: Sequence[Line], path: Path) -> None:
     """Draw what was recorded into a PNG."""
-    panels = experiment.told["panel"]
+    panels = [p for p in experiment.told["panel"] if _at(lines, p)]
     columns = min(COLUMNS, len(panels))
     rows = -(-len(panels) // columns)
     page = style.figure(9.5 if columns > 1 else 6.5, 0.8 + 3.1 * rows)
     grid = page.subplots(rows, columns, squeeze=False).flatten()
     shared: dict[str, Curve] = {}
     for axes, panel in zip(grid, panels, strict=False):
-        shared |= _panel(axes, panel, lines)
+        shared |= {name: c for name, c in _panel(axes, panel, lines).items() if c.x}
     for axes in grid[len(panels) :]:
         axes.set_axis_off()
     legend(page, shared, None, "outside upper left", min(4, len(shared)))
@@ -34,22 +34,29 @@ def figure(experiment: Experiment, lines: Sequence[Line], path: Path) -> None:
     _smaller(path)
 
 
+def _at(lines: Sequence[Line], panel: Mapping[str, Any]) -> list[Line]:
+    """The lines that belong to a panel: none where its curves were left out on purpose."""
+    return [line for line in lines if line.setting.is_at(panel.get("where", {}))]
+
+
 def _panel(axes: Any, panel: Mapping[str, Any], lines: Sequence[Line]) -> dict[str, Curve]:
     """One panel; its curves by the names they have in the legend."""
     measure, where = Measure.of(panel), panel.get("where", {})
-    kept = [line for line in lines if line.setting.is_at(where)]
-    found = {line.setting.called(where): curve(line, measure) for line in kept}
+    found = {line.setting.called(where): curve(line, measure) for line in _at(lines, panel)}
     if panel.get("until"):
         found = {name: _until(c, panel["until"]) for name, c in found.items()}
+    for axis in panel.get("log", ""):  # before drawing, which leaves out what has no place there
+        getattr(axes, f"set_{axis}scale")("log")
     if draw(axes, found, measure.y, measure.x):  # type: ignore[arg-type]
         axes.set_title(panel.get("title", ""), fontsize=style.TEXT)
         for side in ("x", "y"):
             if f"{side}_label" in panel:
                 getattr(axes, f"set_{side}label")(panel[f"{side}_label"], fontsize=style.TEXT)
-        for axis in panel.get("log", ""):
-            getattr(axes, f"set_{axis}scale")("log")
-        if panel.get("common") and measure.x == "time":  # as far as all curves go
-            axes.set_xlim(0, min(c.x[-1] for c in found.values() if c.x))
+        if "x" not in panel.get("log", ""):
+            axes.locator_params(axis="x", integer=True)
+        if panel.get("common"):  # so many times as far as all curves go
+            end = panel["common"] * min(c.x[-1] for c in found.values() if c.x)
+            axes.set_xlim(-0.02 * end, min(axes.get_xlim()[1], end))
     return found
 
 

@@ -31,8 +31,17 @@ def conclude(conduct: Conduct, finished: bool) -> Result | None:
     experiment, lines = conduct.experiment, conduct.lines()
     if len(lines) < len(experiment.settings):
         return None
-    ones = conduct.ones
-    result = {
+    result = judged(conduct, lines, finished)
+    write_text(conduct.folder / "curves.csv", as_csv(lines))
+    figure(experiment, lines, conduct.folder / "figure.png")
+    write_json(conduct.folder / "result.json", result)
+    return result
+
+
+def judged(conduct: Conduct, lines: Sequence[Line], finished: bool) -> Result:
+    """The verdicts on these lines, and how they were come by."""
+    experiment, ones = conduct.experiment, conduct.ones
+    return {
         "name": experiment.name,
         "full": experiment.full,
         "finished": finished,
@@ -48,10 +57,6 @@ def conclude(conduct: Conduct, finished: bool) -> Result | None:
         "created": datetime.now(UTC).date().isoformat(),
         "commit": commit(),
     }
-    write_text(conduct.folder / "curves.csv", as_csv(lines))
-    figure(experiment, lines, conduct.folder / "figure.png")
-    write_json(conduct.folder / "result.json", result)
-    return result
 
 
 def numbers(experiment: Experiment, lines: Sequence[Line]) -> list[dict[str, Any]]:

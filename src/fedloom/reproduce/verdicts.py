@@ -8,7 +8,7 @@ place that all compared curves reach, or `until` a share of that. `kind` is one 
     alike     the means lie within `margin` of each other
     bound     the mean is `at_least`, `at_most`
     wider     how far the others are ahead of the first place of an axis grows from the first of
-              `t_comms` to the last
+              `t_comms` to the last, where they must be ahead
     slope     of log(number) by log(place on the axis) is within `at_least`, `at_most`
     below     `y` stays below `other` everywhere, in the mean over seeds
     diverges  training diverged, or its loss ended above its start, for most seeds
@@ -172,7 +172,7 @@ def _wider(expect: Told, lines: Sequence[Line]) -> tuple[bool, str]:
             sign = -1 if measure.falls else 1
             gaps.append(sign * (np.mean(others, axis=0) - behind))
         gain, error = _gain(gaps[1], gaps[0], 1)
-        held &= _counts(gain, error, margin)
+        held &= _counts(gain, error, margin) and float(gaps[1].mean()) > 0
         told.append(
             f"{name + ': ' if name else ''}{_shown(float(gaps[0].mean()))} at t_comm {first:g}, "
             f"{_shown(float(gaps[1].mean()))} at {last:g} (+- {error:.2g})"
