@@ -73,6 +73,9 @@ def test_alike():
     told = {"kind": "alike", "claim": "no effect", "along": "Q", "y": "accuracy", "margin": 0.05}
     assert judge(told, [line(1, rising(0.2)), line(5, rising(0.21))]).held
     assert not judge(told, [line(1, rising(0.02)), line(5, rising(0.3))]).held
+    same = [line(1, rising(0.2)), line(5, rising(0.2))]
+    assert judge({**told, "least": 0.0}, same).held
+    assert not judge({**told, "least": 0.99}, same).held, "alike because nothing was learned"
 
 
 def test_a_run_that_diverged_is_never_evidence():

@@ -5,7 +5,7 @@ place that all compared curves reach, or `until` a share of that. `kind` is one 
 
     order     the number goes `trend` "up" or "down" along an axis, step by step (`pairs` "each"),
               from first to last ("ends"), or from the first to every other ("first")
-    alike     the means lie within `margin` of each other
+    alike     the means lie within `margin` of each other, and none is below `least`
     bound     the mean is `at_least`, `at_most`
     wider     how far the others are ahead of the first place of an axis grows from the first of
               `t_comms` to the last, where they must be ahead
@@ -144,12 +144,13 @@ def _alike(expect: Told, lines: Sequence[Line]) -> tuple[bool, str]:
         numbers = _numbers(expect, group, measure)
         means = [float(n.mean()) for n in numbers]
         spread = max(means) - min(means) if not any(map(math.isnan, means)) else math.nan
-        held &= spread <= expect["margin"]
+        held &= spread <= expect["margin"] and min(means) >= expect.get("least", -math.inf)
         told.append(
             f"{name + ': ' if name else ''}{_listed(group, numbers, expect['along'])} "
             f"(spread {_shown(spread)})"
         )
-    return held, f"{'; '.join(told)}; margin {expect['margin']:g}"
+    least = f", at least {expect['least']:g}" if "least" in expect else ""
+    return held, f"{'; '.join(told)}; margin {expect['margin']:g}{least}"
 
 
 def _bound(expect: Told, lines: Sequence[Line]) -> tuple[bool, str]:
