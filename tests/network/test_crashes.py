@@ -65,6 +65,7 @@ def test_a_hub(rehearsal):  # noqa: F811
     play(one, one.prepare(), [("a", point) for point in points])
 
 
+@pytest.mark.slow
 def test_a_client_and_two_at_once(rehearsal):  # noqa: F811
     one = rehearsal(sixty(RUN))
     steps = [

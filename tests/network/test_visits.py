@@ -1,6 +1,7 @@
 """Asynchronous parties as processes: who is free first is next, and what happened replays."""
 
 import msgspec
+import pytest
 
 from fedloom.cli.main import main
 
@@ -31,6 +32,7 @@ def decided(one):
     return round, [tuple(visitors) for visitors, _ in turns]
 
 
+@pytest.mark.slow
 def test_the_master_dies_and_tells_what_it_told_before(rehearsal):  # noqa: F811
     """In the first round, and in a later one together with another hub: after it has told a hub of
     the fourth turn, and nobody else. Each turn, a hub and two clients are told."""
