@@ -1,22 +1,28 @@
 """`python -m benchmarks.gpu`: the rows of the table that are for a GPU, in a few minutes.
 
 The floor is compiled and, for bf16, under autocast; FedLoom runs with `compile` and that
-`precision`, measured after it has compiled. Prints the lines, and writes them to the file that is
-given.
+`precision`, measured after it has compiled. The loop takes cuDNN's first choice of kernels: trying
+them out, as the others do, would take minutes for its many numbers of rows. Prints the lines, and
+writes them to the file that is given.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from .cases import RESNET, VIEWS, Case
 from .rivals import Rivals, rounds_of
 from .timing import commit, machine, side_by_side, told
 
-COMPILED = 100  # local steps after which all that is compiled has been
+COMPILED = 60  # local steps after which all that is compiled has been
 HEADER = [
     "| case | precision | floor | loop over copies | FedLoom | of the floor | wanted | x the loop "
     "| wanted | FedLoom's memory |",
@@ -42,21 +48,28 @@ class Bench:
 
     def ready(self) -> None:
         """Everything once, so that it is compiled."""
+        began = time.perf_counter()
         self.floors["eager"]()
         try:
             self.floors["compiled"]()
         except Exception as problem:
             print(f"  torch.compile is not available: {type(problem).__name__}: {problem}")
             del self.floors["compiled"]
+        print(f"  the floor is ready after {time.perf_counter() - began:.0f} s", flush=True)
         self.round = rounds_of(self.run)
-        for _ in range(max(1, COMPILED // self.case.steps)):
+        for number in range(max(1, COMPILED // self.case.steps)):
+            start = time.perf_counter()
             self.round()
+            torch.cuda.synchronize()
+            print(f"  round {number}: {time.perf_counter() - start:.2f} s", flush=True)
+        print(f"  FedLoom is ready after {time.perf_counter() - began:.0f} s", flush=True)
 
     def line(self, seconds: float) -> str:
         case = self.case
         best = side_by_side(self.floors, seconds, least=2)
         floor, which = min((best[name], name) for name in best)
-        loop = side_by_side({"loop": self.loop}, 0, least=1)["loop"] * case.silos
+        with torch.backends.cudnn.flags(benchmark=False, allow_tf32=True):
+            loop = side_by_side({"loop": self.loop}, 0, least=1)["loop"] * case.silos
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
@@ -69,6 +82,33 @@ class Bench:
             f"| >= {case.wanted_loop} | {memory:.1f} GiB |"
         )
 
+    def profile(self) -> str:
+        """The kernels that a round of FedLoom's takes longest for."""
+        with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as found:
+            self.round()
+            torch.cuda.synchronize()
+        by_name = [e for e in found.key_averages() if e.self_device_time_total and not e.cpu_time]
+        whole = sum(e.self_device_time_total for e in by_name) / 1e3
+        by_name.sort(key=lambda e: -e.self_device_time_total)
+        return "\n".join(
+            [f"  of {whole:.0f} ms in kernels:"]
+            + [
+                f"  {e.self_device_time_total / 1e3:8.1f} ms  {e.count:5} x  {e.key[:110]}"
+                for e in by_name[:30]
+            ]
+        )
+
+
+@contextmanager
+def _alone(turn: Path | None) -> Iterator[None]:
+    """Getting ready can be done side by side, measuring cannot."""
+    if turn is None:
+        yield
+        return
+    with turn.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
@@ -76,8 +116,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10, help="Q")
     parser.add_argument("--case", choices=["resnet", "views"], help="only this one")
     parser.add_argument("--precision", choices=["tf32", "bf16"], help="only this one")
+    parser.add_argument("--profile", action="store_true", help="say where a round's time goes")
+    parser.add_argument("--tries", type=int, default=3, help="kernels cuDNN tries for a shape")
+    parser.add_argument("--turn", type=Path, help="measure while no other holds this file")
     parser.add_argument("--out", type=Path, help="write the lines to this file")
     given = parser.parse_args()
+    torch.backends.cudnn.benchmark_limit = given.tries
     if not torch.cuda.is_available():
         raise SystemExit("no GPU here")
     lines = [f"`make bench-gpu`: {machine()}; commit {commit()}.", "", *HEADER]
@@ -90,7 +134,10 @@ def main() -> None:
                 mine = case.with_(device="cuda", steps=given.steps)
                 bench = Bench(mine, precision)
                 bench.ready()
-                lines.append(bench.line(given.seconds))
+                with _alone(given.turn):
+                    lines.append(bench.line(given.seconds))
+                    if given.profile:
+                        print(bench.profile(), flush=True)
                 del bench
             except Exception as problem:
                 first = str(problem).splitlines()[0]

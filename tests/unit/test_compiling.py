@@ -37,6 +37,42 @@ def test_compiled_is_the_same(rows):
     assert sum(len(entry.known) for entry in entries) > 1, "rows did not vary"
 
 
+class Small(torch.nn.Module):
+    """Convolutions, with and without a bias, in groups, and a group norm."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Conv2d(2, 8, 3, stride=2, padding=1, bias=False)
+        self.norm = torch.nn.GroupNorm(2, 8)
+        self.second = torch.nn.Conv2d(8, 4, 3, padding=1, groups=2)
+        self.last = torch.nn.Linear(4, 3)
+
+    def forward(self, x):
+        x = torch.relu(self.second(torch.relu(self.norm(self.first(x)))))
+        return self.last(x.mean((-2, -1)))
+
+
+@needs_compiler
+@pytest.mark.parametrize(("precision", "close"), [("float64", 1e-12), ("bf16", 2e-2)])
+def test_convolutions_are_compiled_once_for_all_numbers_of_rows(precision, close):
+    draw = torch.Generator().manual_seed(0)
+    x = {"a": torch.randn(120, 2, 7, 6, generator=draw)}
+    rows = partition(x, torch.randint(3, (120,), generator=draw), {"a": 4})
+    task = Task({"a": Small()}, "cross-entropy")
+    rule = TDCD(local_steps=4, lr=0.05, batch=60)
+    plain, fast = (
+        Run(rule, task, rows, seed=1, precision=precision, chunk=2, compile=compile)
+        for compile in (False, True)
+    )
+    plain.fit(10)
+    fast.fit(10)
+    assert float((plain.predict() - fast.predict()).abs().max()) <= close
+    (entry,) = fast.fed._compiler._player._entries.values()
+    assert entry.play is not None
+    assert len(entry.known) > 3
+    assert all(entry.known.values())
+
+
 def test_what_cannot_be_compiled_runs_as_it_is(rows, monkeypatch, caplog):
     def broken(graph, fake):
         raise RuntimeError("no compiler here\nand more lines")

@@ -31,26 +31,31 @@ HEAVY = 256 * 2**10  # bytes of rows in a chunk from which it is worth a thread 
 class Cost:
     """What computing a silo's clients takes. `weights`: bytes of one client's model, `row`: bytes
     kept of one row until its derivative is taken, `most`: clients at once (None: by the budget),
-    `even`: chunks of equal numbers of clients, so that kernels made for one suit them all."""
+    `few`: bytes of all clients' models for which silos share chunks, `even`: chunks of equal
+    numbers of clients, so that what is compiled for one suits them all."""
 
     weights: int
     row: int
     budget: int
     most: int | None
     spare: int = SPARE
+    few: int = SMALL
     even: bool = False
 
     @staticmethod
-    def of(part: Part, most: int | None) -> Cost:
-        budget, even = BUDGET, False
+    def of(part: Part, most: int | None, compiled: bool = False) -> Cost:
+        """`compiled`: whether local work will be."""
+        budget, spare, few = BUDGET, SPARE, SMALL
         if part.device.type == "cuda":
-            # seen on an H200: vmap of a ResNet keeps three times what a plain pass does
+            # seen on an H200: vmap of a ResNet keeps three times what a plain pass does; what is
+            # not compiled is bound by starting kernels, so that one more chunk costs most
             budget = torch.cuda.get_device_properties(part.device).total_memory // 8
-            even = True
+            spare, few = budget, budget
         elif part.loop_only and most is None:
             most = 1  # they run one by one: results are passed on as they come
         params = {**part.block.initial(0), **({} if part.head is None else part.head.initial(0))}
-        return Cost(tree.nbytes(params), kept_bytes(part), budget, most, even=even)
+        even = compiled and part.device.type == "cuda"
+        return Cost(tree.nbytes(params), kept_bytes(part), budget, most, spare, few, even)
 
     def __str__(self) -> str:
         if self.most is not None:
@@ -86,7 +91,7 @@ class Cost:
     def small(self, clients: int) -> bool:
         """Whether the models of so many clients are so small that those of several silos are
         better computed together, each with a copy from the start."""
-        return self.most is None and self.weights * clients <= SMALL
+        return self.most is None and self.weights * clients <= self.few
 
     def fits(self, rows: int) -> bool:
         """Whether so many rows of one client stay within a chunk's budget."""

@@ -18,6 +18,7 @@ from torch.func import vmap
 from torch.utils._python_dispatch import _disable_current_modes
 
 from .. import tree
+from .batching import rows_may_vary
 from .convolutions import of_clients
 from .replay import Player, log
 from .threads import autocast
@@ -39,7 +40,7 @@ class Compiler:
 
         def of_all(given: Sequence[Tensor]) -> tuple[Tensor, ...]:
             def mapped(*mine: Tensor) -> Any:
-                with of_clients(self._device):
+                with of_clients(self._device), rows_may_vary():
                     return vmap(lambda *one: f(*tree.joined(form, one)))(*mine)
 
             known = (key, form, len(given[0]), autocast())

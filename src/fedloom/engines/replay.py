@@ -45,6 +45,7 @@ class Entry:
     form: tree.Form | None = None  # of the result
     holds: Callable[[Sequence[Tensor]], bool] | None = None
     known: dict[Sizes, bool] = field(default_factory=dict)
+    told: bool = False  # that it does not hold for all that came
 
 
 Compile = Callable[..., Callable[..., Any]]  # a graph and fake tensors to a function of tensors
@@ -72,14 +73,15 @@ class Player:
             if sizes not in entry.known:
                 assert entry.holds is not None
                 entry.known[sizes] = entry.holds(tensors)
+                if not entry.known[sizes] and not entry.tries and not entry.told:
+                    entry.told = True
+                    self._tell("%s runs as it is: %s", f, ValueError("for some numbers of rows"))
             if entry.known[sizes]:
                 try:
                     with torch.no_grad():
                         return tree.joined(entry.form, entry.play(*tensors))
-                except (
-                    RuntimeError,
-                    AssertionError,
-                ) as problem:  # the plain call says whether it is the data's
+                except (RuntimeError, AssertionError) as problem:
+                    # the plain call says whether it is the data's
                     self._tell("%s is not played again: %s", f, problem)
                     entry.play, entry.tries = None, 0
         began = time.perf_counter()

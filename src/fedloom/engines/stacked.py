@@ -111,7 +111,7 @@ class StackedEngine(Fabric):
         self._nameless: dict[str, NamelessPart] = {}
         for silos in self._alike:
             part = self.part.values[silos[0]]
-            self._cost.update(dict.fromkeys(silos, Cost.of(part, chunk)))
+            self._cost.update(dict.fromkeys(silos, Cost.of(part, chunk, compile)))
             self._nameless.update(dict.fromkeys(silos, NamelessPart(part)))
         self._named: set[Local] = set()  # client work that asks for its silo
         self._player = Player(0 if compile else replay)

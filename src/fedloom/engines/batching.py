@@ -1,0 +1,189 @@
+"""Layers of many clients at once, whose rows may vary in number.
+
+torch's own rules for convolutions and group norms inside vmap ask for sizes as plain numbers, so
+that what is traced with them holds for one number of rows only. These do not. Of convolutions they
+make the same grouped ones; clients stay the second axis from layer to layer, where a grouped
+convolution has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd import Function
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
+from torch.overrides import TorchFunctionMode
+
+aten = torch.ops.aten
+AXES = {torch.conv1d: 1, torch.conv2d: 2, torch.conv3d: 3}
+
+
+class How(NamedTuple):
+    """Settings of a convolution."""
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+    def forward(self, x: Tensor, weight: Tensor) -> Tensor:
+        none = (0,) * len(self.stride)
+        settings = (self.stride, self.padding, self.dilation, False, none, self.groups)
+        return aten.convolution(x, weight, None, *settings)
+
+    def backward(self, slope: Tensor, x: Tensor, weight: Tensor, of: int) -> Tensor:
+        """The derivative by x (`of` 0) or weight (1)."""
+        none = (0,) * len(self.stride)
+        settings = (self.stride, self.padding, self.dilation, False, none, self.groups)
+        wanted = [of == 0, of == 1, False]
+        return aten.convolution_backward(slope, x, weight, None, *settings, wanted)[of]
+
+    def times(self, clients: int) -> How:
+        return self._replace(groups=self.groups * clients)
+
+
+def rows_may_vary() -> AbstractContextManager[object]:
+    """Where clients' local work may be traced."""
+    return nullcontext() if get_proxy_mode() is None else RowsMayVary()
+
+
+class RowsMayVary(TorchFunctionMode):
+    """Convolutions and group norms of a module are those of this file."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if func in AXES and not isinstance(_given(*args, **(kwargs or {}))[4], str):
+            return _convolution(AXES[func], *_given(*args, **(kwargs or {})))
+        if func is F.group_norm:
+            return _group_norm(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def _given(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> tuple[Any, ...]:
+    return input, weight, bias, stride, padding, dilation, groups
+
+
+def _convolution(
+    axes: int,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    groups: int,
+) -> Tensor:
+    how = How(_each(stride, axes), _each(padding, axes), _each(dilation, axes), groups)
+    kind = x.device.type
+    if torch.is_autocast_enabled(kind):  # whose rule for convolutions this goes past
+        x, weight = (a.to(torch.get_autocast_dtype(kind)) for a in (x, weight))
+    found = _Forward.apply(x, weight, how)
+    return found if bias is None else found + bias.to(found.dtype).reshape(-1, *[1] * axes)
+
+
+def _group_norm(
+    input: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    whole = input.float() if torch.is_autocast_enabled(input.device.type) else input
+    groups = whole.unflatten(1, (num_groups, -1))
+    variance, mean = torch.var_mean(
+        groups, tuple(range(2, groups.ndim)), correction=0, keepdim=True
+    )
+    found = ((groups - mean) * torch.rsqrt(variance + eps)).flatten(1, 2)
+    channels = (-1, *[1] * (input.ndim - 2))
+    if weight is not None:
+        found = found * weight.reshape(channels)
+    return found if bias is None else found + bias.reshape(channels)
+
+
+def _each(setting: Any, axes: int) -> tuple[int, ...]:
+    given = (setting,) if isinstance(setting, int) else tuple(setting)
+    return given * axes if len(given) == 1 else given
+
+
+class _Forward(Function):
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor, how: How) -> Tensor:
+        return how.forward(x, weight)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(*inputs[:2])
+        ctx.how = inputs[2]
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        x, weight = ctx.saved_tensors
+        by_x, by_weight = (
+            _Backward.apply(slope, x, weight, ctx.how, of) if ctx.needs_input_grad[of] else None
+            for of in (0, 1)
+        )
+        return by_x, by_weight, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, x: Tensor, weight: Tensor, how: How) -> tuple[Tensor, int]:
+        count = info.batch_size
+        rows, weights = _rows(x, in_dims[0], count), _weights(weight, in_dims[1], count)
+        found = _Forward.apply(rows, weights, how.times(count))
+        return found.unflatten(1, (count, -1)), 1
+
+
+class _Backward(Function):
+    """The derivative by x or by the weights."""
+
+    @staticmethod
+    def forward(slope: Tensor, x: Tensor, weight: Tensor, how: How, of: int) -> Tensor:
+        return how.backward(slope, x, weight, of)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None: ...
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> Any:
+        raise NotImplementedError("second derivatives of a convolution")
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: Any, slope: Tensor, x: Tensor, weight: Tensor, how: How, of: int
+    ) -> tuple[Tensor, int]:
+        count = info.batch_size
+        slopes, rows = (_rows(a, at, count) for a, at in ((slope, in_dims[0]), (x, in_dims[1])))
+        weights = _weights(weight, in_dims[2], count)
+        found = _Backward.apply(slopes, rows, weights, how.times(count), of)
+        return found.unflatten(1 - of, (count, -1)), 1 - of
+
+
+def _rows(a: Tensor, axis: int | None, clients: int) -> Tensor:
+    """[rows, clients x channels, ...]."""
+    if axis is None:
+        a, axis = a.expand(clients, *a.shape), 0
+    return a.movedim(axis, 1).flatten(1, 2)
+
+
+def _weights(a: Tensor, axis: int | None, clients: int) -> Tensor:
+    """[clients x outputs, ...]."""
+    if axis is None:
+        a, axis = a.expand(clients, *a.shape), 0
+    return a.movedim(axis, 0).flatten(0, 1)
