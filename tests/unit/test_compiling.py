@@ -1,12 +1,14 @@
 """Derivatives that are compiled, and products with fewer digits."""
 
 import shutil
+from contextlib import nullcontext
 
 import pytest
 import torch
 
 from fedloom import TDCD, Run, Task, mlp, partition
 from fedloom.engines import compiling
+from fedloom.engines.convolutions import Convolutions
 
 needs_compiler = pytest.mark.skipif(
     not shutil.which("c++") and not shutil.which("g++"), reason="there is no C++ compiler"
@@ -38,23 +40,40 @@ def test_compiled_is_the_same(rows):
 
 
 class Small(torch.nn.Module):
-    """Convolutions, with and without a bias, in groups, and a group norm."""
+    """Convolutions, with and without a bias, in groups, with few positions, and a group norm."""
 
     def __init__(self):
         super().__init__()
-        self.first = torch.nn.Conv2d(2, 8, 3, stride=2, padding=1, bias=False)
-        self.norm = torch.nn.GroupNorm(2, 8)
-        self.second = torch.nn.Conv2d(8, 4, 3, padding=1, groups=2)
-        self.last = torch.nn.Linear(4, 3)
+        self.first = torch.nn.Conv2d(2, 16, 3, stride=2, padding=1, bias=False, groups=2)
+        self.norm = torch.nn.GroupNorm(2, 16)
+        self.second = torch.nn.Conv2d(16, 16, 3, padding=1)
+        self.last = torch.nn.Conv2d(16, 3, (4, 3))
 
     def forward(self, x):
         x = torch.relu(self.second(torch.relu(self.norm(self.first(x)))))
-        return self.last(x.mean((-2, -1)))
+        return self.last(x).flatten(1)
+
+
+def as_traced(graph, fake):
+    return graph
 
 
 @needs_compiler
-@pytest.mark.parametrize(("precision", "close"), [("float64", 1e-12), ("bf16", 2e-2)])
-def test_convolutions_are_compiled_once_for_all_numbers_of_rows(precision, close):
+@pytest.mark.parametrize(
+    ("precision", "close", "ways", "compiled"),
+    [
+        ("float64", 1e-12, Convolutions, as_traced),
+        ("bf16", 0.02, nullcontext, as_traced),
+        pytest.param("float64", 1e-12, nullcontext, compiling.compiled, marks=pytest.mark.slow),
+        pytest.param("bf16", 0.02, nullcontext, compiling.compiled, marks=pytest.mark.slow),
+    ],
+    ids=["as on a GPU, traced", "bf16, traced", "compiled", "bf16, compiled"],
+)
+def test_convolutions_are_traced_once_for_all_numbers_of_rows(
+    precision, close, ways, compiled, monkeypatch
+):
+    monkeypatch.setattr(compiling, "of_clients", lambda device: ways())
+    monkeypatch.setattr(compiling, "compiled", compiled)
     draw = torch.Generator().manual_seed(0)
     x = {"a": torch.randn(120, 2, 7, 6, generator=draw)}
     rows = partition(x, torch.randint(3, (120,), generator=draw), {"a": 4})

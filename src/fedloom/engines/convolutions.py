@@ -70,7 +70,7 @@ def _few_positions(
     x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int], groups: int
 ) -> bool:
     high, wide = _size(x, weight, stride, padding)
-    return groups > 1 and MORE * len(x) * high * wide <= weight[0].numel()
+    return groups > 1 and MORE * x.shape[0] * high * wide <= weight[0].numel()
 
 
 def _size(
@@ -103,7 +103,7 @@ def _product(
 ) -> Tensor:
     by_group = weight.reshape(groups, -1, weight[0].numel())
     found = torch.bmm(_windows(x, weight, stride, padding, groups), by_group.transpose(1, 2))
-    found = found.unflatten(1, (len(x), *_size(x, weight, stride, padding)))
+    found = found.unflatten(1, (x.shape[0], *_size(x, weight, stride, padding)))
     found = found.permute(1, 0, 4, 2, 3).flatten(1, 2)
     return found if bias is None else found + bias[:, None, None]
 
@@ -143,10 +143,10 @@ def _folded(
     """What every window sees, added up where it lies: the transpose of _windows."""
     high, wide = _size(x, weight, stride, padding)
     tall, broad = weight.shape[2:]
-    parts = seen.unflatten(2, weight.shape[1:]).unflatten(1, (len(x), high, wide))
+    parts = seen.unflatten(2, weight.shape[1:]).unflatten(1, (x.shape[0], high, wide))
     parts = parts.permute(1, 0, 4, 5, 6, 2, 3)  # [rows, groups, channels, tall, broad, high, wide]
     size = (x.shape[2] + 2 * padding[0], x.shape[3] + 2 * padding[1])
-    total = x.new_zeros(len(x), groups, weight.shape[1], *size)
+    total = x.new_zeros(x.shape[0], groups, weight.shape[1], *size)
     for i in range(tall):
         for j in range(broad):
             total[
