@@ -23,7 +23,7 @@ from .axis import Chunk, Value
 from .clientaxis import Lazy, stack
 
 EIGHT = 8
-KEPT = 2**22  # bytes of a chunk's rows that are not worth taking twice
+KEPT = 2**24  # bytes of a chunk's rows that are not worth taking twice
 
 
 class Spots(NamedTuple):
@@ -105,7 +105,9 @@ class Segments(RowMap):
         got = value.tree.shape[: spots.mask.ndim] if isinstance(value.tree, Tensor) else ()
         if not value.stacked or got != spots.mask.shape:
             raise ValueError("one entry for each of a client's rows is needed")
-        own = value.tree.flatten(0, spots.mask.ndim - 1).index_select(0, spots.real)
+        own = value.tree.flatten(0, spots.mask.ndim - 1)
+        if len(spots.real) < len(own):  # there is padding
+            own = own.index_select(0, spots.real)
         if own.shape[1:] == rows.shape[1:] and own.dtype == rows.dtype:  # else it will be refused
             rows.index_copy_(0, spots.at, own)
             mask.index_fill_(0, spots.at, True)
@@ -145,9 +147,15 @@ class Taken(Lazy):
         return batch
 
     def _of(self, chunk: Chunk, values: Mapping[str, Any], rows: Tensor) -> Tensor:
-        each = zip(chunk.silos, rows.split(list(chunk.counts)), strict=True)
-        found = [_rows(values[silo], mine) for silo, mine in each]
-        return found[0] if len(found) == 1 else torch.cat(found)
+        if not chunk.mixed:
+            return _rows(values[chunk.silos[0]], rows)
+        like = values[chunk.silos[0]]
+        found = like.new_empty(*rows.shape, *like.shape[1:])
+        counts = list(chunk.counts)
+        each = zip(chunk.silos, rows.split(counts), found.split(counts), strict=True)
+        for silo, mine, into in each:  # without a copy in between
+            torch.index_select(values[silo], 0, mine.flatten(), out=into.flatten(0, mine.ndim - 1))
+        return found
 
 
 class RowNoise(Lazy):

@@ -12,6 +12,8 @@ import torch
 from torch import SymInt, Tensor, fx
 from torch._functorch.compile_utils import fx_graph_cse
 
+from .reuse import reused
+
 aten = torch.ops.aten
 FILLED = {aten.ones_like.default: 1, aten.zeros_like.default: 0}
 RESHAPED = {aten.view.default, aten._unsafe_view.default, aten.expand.default, aten.reshape.default}
@@ -37,6 +39,7 @@ def simplified(graph: fx.GraphModule) -> fx.GraphModule:
     graph.graph.eliminate_dead_code()
     graph.graph = fx_graph_cse(graph.graph)
     graph.graph.eliminate_dead_code()
+    reused(graph.graph)
     graph.recompile()
     return graph
 

@@ -1,0 +1,100 @@
+"""Traced work that writes over what is not needed any more gives the same bits."""
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedloom import tree
+from fedloom.engines.reuse import INTO
+from fedloom.engines.tracing import traced
+
+SIZE = 4
+OPS = {
+    "product": lambda a, b: a @ b,
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "div": lambda a, b: a / (b * b + 1),
+    "neg": lambda a, b: -a,
+    "clamp": lambda a, b: a.clamp(min=0.1),
+    "step": lambda a, b: torch.addcmul(a, b, b[0, 0], value=-1),
+    "where": lambda a, b: torch.where(a[:, :1] > 0, a, b),
+    "line": lambda a, b: a + b[:1],
+    "turned": lambda a, b: a.transpose(0, 1),
+    "same": lambda a, b: a.reshape(-1).reshape(SIZE, SIZE),
+}
+
+
+def is_reused(op):
+    return any(op is into for into, _, _ in INTO.values())
+
+
+def play(f, *args):
+    tensors, form = tree.apart(args)
+    made, shape, _ = traced(f, tensors, form, [False] * sum(a.ndim for a in tensors))
+    ran = [tree.joined(shape, made(*tensors)) for _ in range(2)]
+    ops = [node.target for node in made.args[0].graph.nodes]
+    return ran, sum(map(is_reused, ops))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    steps=st.lists(
+        st.tuples(st.sampled_from(sorted(OPS)), st.integers(0, 11), st.integers(0, 11)),
+        min_size=1,
+        max_size=10,
+    ),
+    kept=st.sets(st.integers(0, 11), max_size=3),
+    seed=st.integers(0, 100),
+)
+def test_any_program_gives_the_same_bits_and_leaves_its_arguments_alone(steps, kept, seed):
+    def program(a, b):
+        values = [a, b]
+        for name, i, j in steps:
+            values.append(OPS[name](values[i % len(values)], values[j % len(values)]))
+        return [values[-1] + 0, *(values[k % len(values)] * 1.5 for k in kept), values[-1] @ a]
+
+    draw = torch.Generator().manual_seed(seed)
+    args = [torch.randn(SIZE, SIZE, generator=draw, dtype=torch.float64) for _ in range(2)]
+    before = [a.clone() for a in args]
+    expected = program(*args)
+    ran, _ = play(program, *args)
+    for found in ran:
+        assert all(
+            torch.equal(a.nan_to_num(), b.nan_to_num())
+            for a, b in zip(found, expected, strict=True)
+        )
+    assert all(map(torch.equal, args, before))
+
+
+def test_a_step_is_written_over_its_slope():
+    def step(theta, x, moves, lr):
+        slope = x.transpose(0, 1) @ (x @ theta)
+        return torch.where(moves, torch.addcmul(theta, slope, lr, value=-1), theta)
+
+    given = torch.randn(SIZE, SIZE), torch.randn(9, SIZE), torch.tensor(True), torch.tensor(0.1)
+    ran, reused = play(step, *given)
+    assert all(torch.equal(one, step(*given)) for one in ran)
+    assert reused == 2
+
+
+def test_what_is_needed_later_is_not_written_over():
+    def seen_through_a_view(a, b):
+        c = a @ b
+        turned = c.transpose(0, 1)
+        return c * 2, turned + 0.5
+
+    def given_back(a, b):
+        c = a @ b
+        return c, c + 1
+
+    def with_itself_turned(a, b):
+        c = a @ b
+        return c * c.transpose(0, 1)
+
+    a, b = torch.randn(SIZE, SIZE), torch.randn(SIZE, SIZE)
+    for f, most in ((seen_through_a_view, 1), (given_back, 0), (with_itself_turned, 0)):
+        ran, reused = play(f, a, b)
+        expected = tree.tensors(f(a, b))
+        assert all(all(map(torch.equal, tree.tensors(one), expected)) for one in ran)
+        assert reused <= most, f.__name__
