@@ -40,18 +40,20 @@ def test_compiled_is_the_same(rows):
 
 
 class Small(torch.nn.Module):
-    """Convolutions, with and without a bias, in groups, with few positions, and a group norm."""
+    """Convolutions, with and without a bias, in groups, with few positions; pooling, a group
+    norm."""
 
     def __init__(self):
         super().__init__()
         self.first = torch.nn.Conv2d(2, 16, 3, stride=2, padding=1, bias=False, groups=2)
         self.norm = torch.nn.GroupNorm(2, 16)
         self.second = torch.nn.Conv2d(16, 16, 3, padding=1)
-        self.last = torch.nn.Conv2d(16, 3, (4, 3))
+        self.pool = torch.nn.MaxPool2d((2, 1))
+        self.last = torch.nn.Conv2d(16, 3, (2, 3))
 
     def forward(self, x):
         x = torch.relu(self.second(torch.relu(self.norm(self.first(x)))))
-        return self.last(x).flatten(1)
+        return self.last(self.pool(x)).flatten(1)
 
 
 def as_traced(graph, fake):

@@ -1,9 +1,9 @@
 """Layers of many clients at once, whose rows may vary in number.
 
-torch's own rules for convolutions and group norms inside vmap ask for sizes as plain numbers, so
-that what is traced with them holds for one number of rows only. These do not. Of convolutions they
-make the same grouped ones; clients stay the second axis from layer to layer, where a grouped
-convolution has them.
+torch's own rules for convolutions, pooling and group norms inside vmap ask for sizes as plain
+numbers, so that what is traced with them holds for one number of rows only. These do not. Of
+convolutions they make the same grouped ones; clients stay the second axis from layer to layer,
+where a grouped convolution has them.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.overrides import TorchFunctionMode
 
 aten = torch.ops.aten
+POOLS = {torch.max_pool2d, F.max_pool2d}
 AXES = {torch.conv1d: 1, torch.conv2d: 2, torch.conv3d: 3}
 
 
@@ -53,7 +54,7 @@ def rows_may_vary() -> AbstractContextManager[object]:
 
 
 class RowsMayVary(TorchFunctionMode):
-    """Convolutions and group norms of a module are those of this file."""
+    """Convolutions, max-pooling and group norms of a module are those of this file."""
 
     def __torch_function__(
         self,
@@ -64,6 +65,8 @@ class RowsMayVary(TorchFunctionMode):
     ) -> Any:
         if func in AXES and not isinstance(_given(*args, **(kwargs or {}))[4], str):
             return _convolution(AXES[func], *_given(*args, **(kwargs or {})))
+        if func in POOLS and not (kwargs or {}).get("return_indices"):
+            return _pooled(*args, **(kwargs or {}))
         if func is F.group_norm:
             return _group_norm(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
@@ -97,6 +100,20 @@ def _convolution(
         x, weight = (a.to(torch.get_autocast_dtype(kind)) for a in (x, weight))
     found = _Forward.apply(x, weight, how)
     return found if bias is None else found + bias.to(found.dtype).reshape(-1, *[1] * axes)
+
+
+def _pooled(
+    input: Tensor,
+    kernel_size: Any,
+    stride: Any = (),
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Tensor:
+    assert not return_indices
+    each = (_each(one, 2) for one in (kernel_size, stride or kernel_size, padding, dilation))
+    return _Pool.apply(input, (*each, ceil_mode))[0]
 
 
 def _group_norm(
@@ -173,6 +190,49 @@ class _Backward(Function):
         weights = _weights(weight, in_dims[2], count)
         found = _Backward.apply(slopes, rows, weights, how.times(count), of)
         return found.unflatten(1 - of, (count, -1)), 1 - of
+
+
+class _Pool(Function):
+    """The largest of each window, and where it is."""
+
+    @staticmethod
+    def forward(x: Tensor, how: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
+        return aten.max_pool2d_with_indices(x, *how)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(inputs[0], output[1])
+        ctx.how = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor, _: Tensor) -> tuple[Tensor, None]:
+        return _PoolBackward.apply(slope, *ctx.saved_tensors, ctx.how), None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, x: Tensor, how: tuple[Any, ...]) -> Any:
+        count = info.batch_size
+        found = _Pool.apply(_rows(x, in_dims[0], count), how)
+        return tuple(a.unflatten(1, (count, -1)) for a in found), (1, 1)
+
+
+class _PoolBackward(Function):
+    @staticmethod
+    def forward(slope: Tensor, x: Tensor, at: Tensor, how: tuple[Any, ...]) -> Tensor:
+        return aten.max_pool2d_with_indices_backward(slope, x, *how, at)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None: ...
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> Any:
+        raise NotImplementedError("second derivatives of pooling")
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, slope: Tensor, x: Tensor, at: Tensor, how: Any) -> Any:
+        count = info.batch_size
+        each = (_rows(*one, count) for one in zip((slope, x, at), in_dims[:3], strict=True))
+        return _PoolBackward.apply(*each, how).unflatten(1, (count, -1)), 1
 
 
 def _rows(a: Tensor, axis: int | None, clients: int) -> Tensor:
