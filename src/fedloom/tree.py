@@ -102,7 +102,20 @@ def leaves(tree: Tree) -> list[Any]:
 
 
 def tensors(tree: Tree) -> list[Tensor]:
-    return apart(tree)[0]
+    found: list[Tensor] = []
+    _gather(tree, found)
+    return found
+
+
+def _gather(tree: Tree, found: list[Tensor]) -> None:
+    if isinstance(tree, Tensor):
+        found.append(tree)
+    elif type(tree) is dict:
+        for part in tree.values():
+            _gather(part, found)
+    elif isinstance(tree, tuple | list):
+        for part in tree:
+            _gather(part, found)
 
 
 def named(tree: Tree) -> dict[str, Tensor]:

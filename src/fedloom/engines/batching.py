@@ -16,7 +16,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
-from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.overrides import TorchFunctionMode
 
 aten = torch.ops.aten
@@ -32,17 +31,19 @@ class How(NamedTuple):
     dilation: tuple[int, ...]
     groups: int
 
-    def forward(self, x: Tensor, weight: Tensor) -> Tensor:
+    @property
+    def as_args(self) -> tuple[Any, ...]:
+        """As torch's own functions take them: not transposed, no padding of the result."""
         none = (0,) * len(self.stride)
-        settings = (self.stride, self.padding, self.dilation, False, none, self.groups)
-        return aten.convolution(x, weight, None, *settings)
+        return self.stride, self.padding, self.dilation, False, none, self.groups
+
+    def forward(self, x: Tensor, weight: Tensor) -> Tensor:
+        return aten.convolution(x, weight, None, *self.as_args)
 
     def backward(self, slope: Tensor, x: Tensor, weight: Tensor, of: int) -> Tensor:
         """The derivative by x (`of` 0) or weight (1)."""
-        none = (0,) * len(self.stride)
-        settings = (self.stride, self.padding, self.dilation, False, none, self.groups)
         wanted = [of == 0, of == 1, False]
-        return aten.convolution_backward(slope, x, weight, None, *settings, wanted)[of]
+        return aten.convolution_backward(slope, x, weight, None, *self.as_args, wanted)[of]
 
     def times(self, clients: int) -> How:
         return self._replace(groups=self.groups * clients)
@@ -50,6 +51,8 @@ class How(NamedTuple):
 
 def rows_may_vary() -> AbstractContextManager[object]:
     """Where clients' local work may be traced."""
+    from torch.fx.experimental.proxy_tensor import get_proxy_mode  # slow to import
+
     return nullcontext() if get_proxy_mode() is None else RowsMayVary()
 
 
