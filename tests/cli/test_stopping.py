@@ -63,7 +63,7 @@ def test_killed_at_random_moments_it_ends_as_if_undisturbed(seed, run_file, tmp_
     while kills < 20:
         ran = process(*arguments)
         part = folder if not (folder / "ledger.json").exists() else folder / "baselines" / "alone"
-        target = lines(part / "records.jsonl") + chance.randint(3, 9)
+        target = lines(part / "records.jsonl") + chance.randint(6, 18)
         wait_until(lambda p=part, t=target, r=ran: lines(p / "records.jsonl") >= t or not _runs(r))
         time.sleep(chance.random() * 0.05)  # somewhere in a round, a record or a checkpoint
         ran.kill()

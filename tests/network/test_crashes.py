@@ -58,6 +58,7 @@ def sixty(text):
     return text.replace("150", "60")
 
 
+@pytest.mark.slow
 def test_a_hub(rehearsal):  # noqa: F811
     one = rehearsal(sixty(RUN))
     points = ["before checkpoint", "writing checkpoint.safetensors", "after checkpoint"]

@@ -137,6 +137,7 @@ def test_packets_that_vanish_for_a_while_change_nothing(apart):
     assert one.compare(run, 0.0).is_equal
 
 
+@pytest.mark.slow
 def test_a_network_that_stays_apart_ends_the_run_on_both_sides(apart):
     one = apart(patience=4.0)
     begin(one)

@@ -42,8 +42,9 @@ def logs(made):
     return [path.read_text() for path in made.folder.glob("parties/*/log")]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("lost", [pytest.param(ONE, marks=pytest.mark.slow), "b"], ids=str)
+@pytest.mark.parametrize("lost", [ONE, "b"], ids=str)
 def test_somebody_who_dies_ends_it_for_everyone(finished, lost):
     """Processes, SIGKILL: exit code 10 everywhere, within the deadlines, and no scores; asked
     again, all is well."""

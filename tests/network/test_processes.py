@@ -89,6 +89,7 @@ def test_the_command(tmp_path, capsys):
     assert main(["rehearse", str(path), "--out", str(tmp_path / "out")]) == 5
 
 
+@pytest.mark.slow
 def test_the_example_whose_clients_lack_views(tmp_path, capsys):
     """What an algorithm demands of rows holds for the made-up ones of the agreement too."""
     shorter = ["--set", "algorithm.rounds=2", "--set", "data.take=300"]
@@ -97,6 +98,7 @@ def test_the_example_whose_clients_lack_views(tmp_path, capsys):
     assert "model: equal to the reference, bit for bit" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_an_asynchronous_run_replays_its_order(rehearsal):
     vafl = RUN.replace("local_steps = 2\n", 'name = "vafl"\n').replace("150", "3")
     one = rehearsal(vafl)

@@ -68,6 +68,7 @@ def test_above_the_quorum_it_goes_on_and_below_it_waits(rehearsal):  # noqa: F81
     assert max(map(len, away.values())) == 1
 
 
+@pytest.mark.slow
 def test_below_the_quorum_the_run_ends_for_everyone_and_goes_on_from_there(rehearsal):  # noqa: F811
     """After `patience`, with one cause and one exit code."""
     one = rehearsal(THREE, patience=8.0, **WAITS)

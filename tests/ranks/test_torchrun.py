@@ -107,6 +107,7 @@ def test_the_command(straight, run_file, tmp_path):
         assert losses[0] == pytest.approx(losses[1], abs=TOLERANCE)
 
 
+@pytest.mark.slow
 def test_the_first_rank_is_killed(torchrun, run_file, tmp_path, straight):
     folder = tmp_path / "run"
     ran = torchrun("-m", "fedloom", "run", run_file, "--out", folder)
