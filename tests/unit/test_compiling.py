@@ -5,9 +5,12 @@ from contextlib import nullcontext
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch.func import vmap
 
-from fedloom import TDCD, Run, Task, mlp, partition
+from fedloom import TDCD, Run, Task, mlp, partition, tree
 from fedloom.engines import compiling
+from fedloom.engines.batching import RowsMayVary
 from fedloom.engines.convolutions import Convolutions
 
 needs_compiler = pytest.mark.skipif(
@@ -60,14 +63,16 @@ def as_traced(graph, fake):
     return graph
 
 
-@needs_compiler
+SLOW = [pytest.mark.slow, needs_compiler]
+
+
 @pytest.mark.parametrize(
     ("precision", "close", "ways", "compiled"),
     [
         ("float64", 1e-12, Convolutions, as_traced),
         ("bf16", 0.02, nullcontext, as_traced),
-        pytest.param("float64", 1e-12, nullcontext, compiling.compiled, marks=pytest.mark.slow),
-        pytest.param("bf16", 0.02, nullcontext, compiling.compiled, marks=pytest.mark.slow),
+        pytest.param("float64", 1e-12, nullcontext, compiling.compiled, marks=SLOW),
+        pytest.param("bf16", 0.02, nullcontext, compiling.compiled, marks=SLOW),
     ],
     ids=["as on a GPU, traced", "bf16, traced", "compiled", "bf16, compiled"],
 )
@@ -92,6 +97,42 @@ def test_convolutions_are_traced_once_for_all_numbers_of_rows(
     assert entry.play is not None
     assert len(entry.known) > 3
     assert all(entry.known.values())
+
+
+IMAGES = (6, 2, 5, 4)  # rows, channels, height, width
+
+
+@pytest.mark.parametrize(
+    ("f", "shape", "weight"),
+    [
+        (lambda x, w: F.conv2d(x, w, stride=2, padding=1), IMAGES, (4, 2, 3, 3)),
+        (lambda x, w: F.conv2d(x, w, padding="same"), IMAGES, (4, 2, 3, 3)),
+        (F.conv2d, IMAGES[1:], (4, 2, 3, 3)),
+        (lambda x, w: F.conv1d(x, w, dilation=2), IMAGES[:3], (4, 2, 2)),
+        (lambda x, w: F.conv3d(x, w, groups=2), (2, 2, 3, 3, 3), (4, 1, 2, 2, 2)),
+        (lambda x, w: F.max_pool2d(x * w, 2, padding=1, ceil_mode=True), IMAGES, (1,)),
+        (lambda x, w: F.max_pool2d(x * w, 3, 1, 1), IMAGES[1:], (1,)),
+        (lambda x, w: F.max_pool2d(x * w, 2, return_indices=True)[0], IMAGES, (1,)),
+        (lambda x, w: F.group_norm(x, 2, w, -w), (6, 4, 3), (4,)),
+        (lambda x, w: F.group_norm(x * w, 2), (6, 4), (1,)),
+    ],
+)
+def test_rules_of_layers_are_those_of_each_client(f, shape, weight):
+    """Values and derivatives, also where only one argument is a client's own."""
+
+    def both(x, w):
+        return f(x, w), torch.func.grad(lambda x, w: f(x, w).square().sum(), (0, 1))(x, w)
+
+    draw = torch.Generator().manual_seed(0)
+    x, w = (torch.randn(3, *s, generator=draw, dtype=torch.float64) for s in (shape, weight))
+    for dims in ((0, 0), (0, None), (None, 0)):
+        given = [a if at == 0 else a[0] for a, at in zip((x, w), dims, strict=True)]
+        with RowsMayVary():
+            found = tree.tensors(vmap(both, dims)(*given))
+        for k in range(3):
+            each = [a[k] if at == 0 else a for a, at in zip(given, dims, strict=True)]
+            for a, b in zip(found, tree.tensors(both(*each)), strict=True):
+                assert torch.allclose(a[k], b, rtol=0, atol=1e-12)
 
 
 def test_what_cannot_be_compiled_runs_as_it_is(rows, monkeypatch, caplog):

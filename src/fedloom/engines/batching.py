@@ -19,8 +19,6 @@ from torch.autograd import Function
 from torch.overrides import TorchFunctionMode
 
 aten = torch.ops.aten
-POOLS = {torch.max_pool2d, F.max_pool2d}
-AXES = {torch.conv1d: 1, torch.conv2d: 2, torch.conv3d: 3}
 
 
 class How(NamedTuple):
@@ -66,16 +64,16 @@ class RowsMayVary(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        if func in AXES and not isinstance(_given(*args, **(kwargs or {}))[4], str):
-            return _convolution(AXES[func], *_given(*args, **(kwargs or {})))
-        if func in POOLS and not (kwargs or {}).get("return_indices"):
-            return _pooled(*args, **(kwargs or {}))
-        if func is F.group_norm:
-            return _group_norm(*args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
+        rule = RULES.get(func)
+        found = NotImplemented if rule is None else rule(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {})) if found is NotImplemented else found
 
 
-def _given(
+# Rules. What they do not know (an image without an axis of rows, padding by name, places of the
+# largest) is left to torch.
+
+
+def _convolution(
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
@@ -83,25 +81,15 @@ def _given(
     padding: Any = 0,
     dilation: Any = 1,
     groups: int = 1,
-) -> tuple[Any, ...]:
-    return input, weight, bias, stride, padding, dilation, groups
-
-
-def _convolution(
-    axes: int,
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    groups: int,
-) -> Tensor:
+) -> Any:
+    axes = weight.ndim - 2
+    if isinstance(padding, str) or input.ndim != weight.ndim:
+        return NotImplemented
     how = How(_each(stride, axes), _each(padding, axes), _each(dilation, axes), groups)
-    kind = x.device.type
+    kind = input.device.type
     if torch.is_autocast_enabled(kind):  # whose rule for convolutions this goes past
-        x, weight = (a.to(torch.get_autocast_dtype(kind)) for a in (x, weight))
-    found = _Forward.apply(x, weight, how)
+        input, weight = (a.to(torch.get_autocast_dtype(kind)) for a in (input, weight))
+    found = _Forward.apply(input, weight, how)
     return found if bias is None else found + bias.to(found.dtype).reshape(-1, *[1] * axes)
 
 
@@ -113,8 +101,9 @@ def _pooled(
     dilation: Any = 1,
     ceil_mode: bool = False,
     return_indices: bool = False,
-) -> Tensor:
-    assert not return_indices
+) -> Any:
+    if return_indices or input.ndim != 4:
+        return NotImplemented
     each = (_each(one, 2) for one in (kernel_size, stride or kernel_size, padding, dilation))
     return _Pool.apply(input, (*each, ceil_mode))[0]
 
@@ -136,6 +125,16 @@ def _group_norm(
     if weight is not None:
         found = found * weight.reshape(channels)
     return found if bias is None else found + bias.reshape(channels)
+
+
+RULES: dict[Callable[..., Any], Callable[..., Any]] = {
+    torch.conv1d: _convolution,
+    torch.conv2d: _convolution,
+    torch.conv3d: _convolution,
+    torch.max_pool2d: _pooled,
+    F.max_pool2d: _pooled,
+    F.group_norm: _group_norm,
+}
 
 
 def _each(setting: Any, axes: int) -> tuple[int, ...]:
@@ -170,19 +169,23 @@ class _Forward(Function):
         return found.unflatten(1, (count, -1)), 1
 
 
-class _Backward(Function):
-    """The derivative by x or by the weights."""
-
-    @staticmethod
-    def forward(slope: Tensor, x: Tensor, weight: Tensor, how: How, of: int) -> Tensor:
-        return how.backward(slope, x, weight, of)
+class _Last(Function):
+    """A derivative, of which none is taken."""
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None: ...
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> Any:
-        raise NotImplementedError("second derivatives of a convolution")
+        raise NotImplementedError("second derivatives")
+
+
+class _Backward(_Last):
+    """The derivative by x or by the weights."""
+
+    @staticmethod
+    def forward(slope: Tensor, x: Tensor, weight: Tensor, how: How, of: int) -> Tensor:
+        return how.backward(slope, x, weight, of)
 
     @staticmethod
     def vmap(
@@ -219,17 +222,10 @@ class _Pool(Function):
         return tuple(a.unflatten(1, (count, -1)) for a in found), (1, 1)
 
 
-class _PoolBackward(Function):
+class _PoolBackward(_Last):
     @staticmethod
     def forward(slope: Tensor, x: Tensor, at: Tensor, how: tuple[Any, ...]) -> Tensor:
         return aten.max_pool2d_with_indices_backward(slope, x, *how, at)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None: ...
-
-    @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> Any:
-        raise NotImplementedError("second derivatives of pooling")
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, slope: Tensor, x: Tensor, at: Tensor, how: Any) -> Any:
