@@ -9,10 +9,7 @@ writes them to the file that is given.
 from __future__ import annotations
 
 import argparse
-import fcntl
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -99,17 +96,6 @@ class Bench:
         )
 
 
-@contextmanager
-def _alone(turn: Path | None) -> Iterator[None]:
-    """Getting ready can be done side by side, measuring cannot."""
-    if turn is None:
-        yield
-        return
-    with turn.open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        yield
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=5, help="for each measurement")
@@ -118,7 +104,6 @@ def main() -> None:
     parser.add_argument("--precision", choices=["tf32", "bf16"], help="only this one")
     parser.add_argument("--profile", action="store_true", help="say where a round's time goes")
     parser.add_argument("--tries", type=int, default=3, help="kernels cuDNN tries for a shape")
-    parser.add_argument("--turn", type=Path, help="measure while no other holds this file")
     parser.add_argument("--out", type=Path, help="write the lines to this file")
     given = parser.parse_args()
     torch.backends.cudnn.benchmark_limit = given.tries
@@ -134,10 +119,9 @@ def main() -> None:
                 mine = case.with_(device="cuda", steps=given.steps)
                 bench = Bench(mine, precision)
                 bench.ready()
-                with _alone(given.turn):
-                    lines.append(bench.line(given.seconds))
-                    if given.profile:
-                        print(bench.profile(), flush=True)
+                lines.append(bench.line(given.seconds))
+                if given.profile:
+                    print(bench.profile(), flush=True)
                 del bench
             except Exception as problem:
                 first = str(problem).splitlines()[0]

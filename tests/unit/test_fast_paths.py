@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fedloom import TDCD, Run, Task, cnn, linear, lstm, mlp, partition, resnet18, slope, tree
 from fedloom.algorithms.tdcd import EMBEDDING, MODEL
-from fedloom.engines import chunks, convolutions, replay, stacked
+from fedloom.engines import chunks, convolutions, replay, segments, stacked
 from fedloom.engines.chunks import Cost
 from fedloom.engines.replay import Player
 from fedloom.engines.threads import ahead
@@ -403,3 +403,15 @@ def test_work_ahead_keeps_order_and_tells_of_failure():
     with pytest.raises(ZeroDivisionError):
         list(ahead(range(5), lambda item: 1 / (3 - item)))
     assert torch.get_num_threads() == 2
+
+
+def test_of_a_minibatch_only_so_many_bytes_are_kept(monkeypatch):
+    monkeypatch.setattr(segments, "KEPT", 2000)
+    x = {"a": torch.randn(200, 5)}
+    rows = partition(x, torch.randn(200), {"a": 10})
+    fed = Run(TDCD(batch=10), Task({"a": linear(5)}, "squared"), rows, chunk=1).fed
+    taken, _ = fed.minibatch(torch.arange(200))
+    for _ in range(2):
+        fed._read_clients(taken)
+    kept = sum(tree.nbytes(value.tree) for value in taken._kept.values())
+    assert 0 < kept <= 2000

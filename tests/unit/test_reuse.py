@@ -19,6 +19,7 @@ OPS = {
     "clamp": lambda a, b: a.clamp(min=0.1),
     "step": lambda a, b: torch.addcmul(a, b, b[0, 0], value=-1),
     "where": lambda a, b: torch.where(a[:, :1] > 0, a, b),
+    "slope": lambda a, b: torch.ops.aten.threshold_backward(a, b, 0),
     "line": lambda a, b: a + b[:1],
     "turned": lambda a, b: a.transpose(0, 1),
     "same": lambda a, b: a.reshape(-1).reshape(SIZE, SIZE),

@@ -23,7 +23,7 @@ from .axis import Chunk, Value
 from .clientaxis import Lazy, stack
 
 EIGHT = 8
-KEPT = 2**24  # bytes of a chunk's rows that are not worth taking twice
+KEPT = 2**25  # bytes of a minibatch's rows that are kept, not taken twice
 
 
 class Spots(NamedTuple):
@@ -128,6 +128,7 @@ class Taken(Lazy):
         super().__init__(has, scope)
         self._x, self._y, self._where = x, y, where
         self._kept: dict[bytes, Value] = {}
+        self._room = KEPT
 
     def widths(self) -> Ints:
         return self._where.widths
@@ -142,8 +143,8 @@ class Taken(Lazy):
         if self._y[chunk.silos[0]] is not None:
             y = self._of(chunk, self._y, rows)
         batch = Value(Batch(x, y, spots.mask), True)
-        if tree.nbytes(batch.tree) < KEPT:
-            self._kept[key] = batch
+        if (size := tree.nbytes(batch.tree)) <= self._room:
+            self._kept[key], self._room = batch, self._room - size
         return batch
 
     def _of(self, chunk: Chunk, values: Mapping[str, Any], rows: Tensor) -> Tensor:
