@@ -17,7 +17,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from .cases import RESNET, VIEWS, Case
 from .rivals import Rivals, rounds_of
-from .timing import commit, machine, side_by_side, told
+from .timing import commit, machine, once, side_by_side, told
 
 COMPILED = 60  # local steps after which all that is compiled has been
 HEADER = [
@@ -65,8 +65,10 @@ class Bench:
         case = self.case
         best = side_by_side(self.floors, seconds, least=2)
         floor, which = min((best[name], name) for name in best)
-        with torch.backends.cudnn.flags(benchmark=False, allow_tf32=True):
-            loop = side_by_side({"loop": self.loop}, 0, least=1)["loop"] * case.silos
+        with torch.backends.cudnn.flags(enabled=True, benchmark=False, allow_tf32=True):
+            self.loop()
+            loop = once(self.loop) * case.silos
+        print(f"  floor {told(floor)} ({which}), loop {told(loop)}", flush=True)
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
@@ -81,10 +83,10 @@ class Bench:
 
     def profile(self) -> str:
         """The kernels that a round of FedLoom's takes longest for."""
-        with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as found:
+        with profile(activities=[ProfilerActivity.CUDA]) as found:
             self.round()
             torch.cuda.synchronize()
-        by_name = [e for e in found.key_averages() if e.self_device_time_total and not e.cpu_time]
+        by_name = [e for e in found.key_averages() if e.self_device_time_total]
         whole = sum(e.self_device_time_total for e in by_name) / 1e3
         by_name.sort(key=lambda e: -e.self_device_time_total)
         return "\n".join(
@@ -120,14 +122,15 @@ def main() -> None:
                 bench = Bench(mine, precision)
                 bench.ready()
                 lines.append(bench.line(given.seconds))
+                print(lines[-1], flush=True)
                 if given.profile:
                     print(bench.profile(), flush=True)
                 del bench
             except Exception as problem:
                 first = str(problem).splitlines()[0]
                 lines.append(f"| {case.name} | {precision} | {type(problem).__name__}: {first} |")
+                print(lines[-1], flush=True)
             torch.cuda.empty_cache()
-            print(lines[-1], flush=True)
             if given.out:
                 given.out.write_text("\n".join(lines) + "\n")
 

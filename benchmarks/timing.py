@@ -29,16 +29,17 @@ def side_by_side(
                 break
             call()
     best = dict.fromkeys(rivals, float("inf"))
-    repeat = {name: max(1, int(0.02 / max(_once(call), 1e-9))) for name, call in rivals.items()}
+    repeat = {name: max(1, int(0.02 / max(once(call), 1e-9))) for name, call in rivals.items()}
     began, turns = time.perf_counter(), 0
     while turns < least or time.perf_counter() - began < seconds:
         for name, call in rivals.items():
-            best[name] = min(best[name], _once(call, repeat[name]))
+            best[name] = min(best[name], once(call, repeat[name]))
         turns += 1
     return best
 
 
-def _once(call: Callable[[], object], times: int = 1) -> float:
+def once(call: Callable[[], object], times: int = 1) -> float:
+    """Seconds of a call, of so many."""
     _wait()
     began = _now()
     for _ in range(times):

@@ -35,13 +35,33 @@ _way: ContextVar[Way | None] = ContextVar("derivatives of many clients", default
 
 
 @contextmanager
-def derivatives_by(way: Way) -> Iterator[None]:
-    """Derivatives inside one vmap, and nothing else, are computed by `way(what, f, args)`."""
+def derivatives_by(way: Way | None) -> Iterator[None]:
+    """Derivatives, and what is `whole`, inside one vmap, and nothing else, are computed by
+    `way(what, f, args)`."""
     before = _way.set(way)
     try:
         yield
     finally:
         _way.reset(before)
+
+
+def whole(f: Callable[..., Any]) -> Callable[..., Any]:
+    """f, which takes a derivative and goes on with it: where derivatives are compiled, all of it
+    is, in one piece."""
+
+    @wraps(f)
+    def call(*args: Any) -> Any:
+        way = _way.get()
+        if way is None or grad_increment_nesting is None or not _in_one_vmap():
+            return f(*args)
+        return way(f, partial(_by_itself, f), args)
+
+    return call
+
+
+def _by_itself(f: Callable[..., Any], *args: Any) -> Any:
+    with derivatives_by(None):
+        return f(*args)
 
 
 def grad(f: Callable[..., Tensor], argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:

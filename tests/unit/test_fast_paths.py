@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fedloom import TDCD, Run, Task, cnn, linear, lstm, mlp, partition, resnet18, slope, tree
 from fedloom.algorithms.tdcd import EMBEDDING, MODEL
-from fedloom.engines import chunks, convolutions, replay, segments, stacked
+from fedloom.engines import chunks, convolutions, products, replay, segments, stacked
 from fedloom.engines.chunks import Cost
 from fedloom.engines.replay import Player
 from fedloom.engines.threads import ahead
@@ -311,8 +311,8 @@ def test_large_models_are_computed_silo_by_silo(monkeypatch):
 def test_convolutions_of_many_clients(monkeypatch, shared):
     """A ResNet's, strides and all, by either way: derivatives as torch has them."""
     used = []
-    plain = convolutions._product
-    monkeypatch.setattr(convolutions, "_product", lambda *a: used.append(1) or plain(*a))
+    plain = products.product
+    monkeypatch.setattr(products, "product", lambda *a: used.append(1) or plain(*a))
     module = resnet18(3, 10, 16)().double()
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(3, 2, 3, 16, 8, generator=draw, dtype=torch.float64)

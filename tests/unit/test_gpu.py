@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import fedloom.algorithms  # noqa: F401  (registers them)
-from fedloom import Run, tree
+from fedloom import TDCD, Run, Task, partition, tree
+from fedloom.engines import convolutions
 from fedloom.registry import algorithms
 from fedloom.testing import sample_of
 
@@ -31,3 +32,81 @@ def test_the_gpu_gives_the_numbers_of_the_cpu(algorithm, engine):
     assert tree.largest_difference(found, algorithm.blocks(cpu.fed, cpu.state)) < 1e-10
     assert list(cpu.ledger) == list(gpu.ledger)
     assert torch.allclose(cpu.predict(), gpu.predict(), atol=1e-10)
+
+
+# Convolutions of many clients
+
+
+@pytest.fixture
+def kernels():
+    torch.cuda.init()
+    found = convolutions._written()
+    if found is None:
+        pytest.skip("Triton is not installed, or the GPU is too old")
+    return found
+
+
+LAYERS = [  # channels, outputs, height, width, taps, stride, padding
+    (16, 16, 6, 4, 3, 1, 1),
+    (16, 32, 6, 4, 3, 2, 1),
+    (32, 16, 6, 4, 1, 2, 0),
+    (16, 32, 7, 5, 3, 2, 0),
+    (16, 48, 5, 5, 5, 1, 2),
+    (48, 16, 8, 4, 3, 3, 1),
+    (64, 256, 9, 7, 3, 1, 1),
+]
+
+
+@pytest.mark.parametrize(("kind", "close"), [("float32", 2e-3), ("bfloat16", 1e-2)])
+@pytest.mark.parametrize("layer", LAYERS, ids=str)
+def test_kernels_of_grouped_convolutions(kernels, layer, kind, close):
+    """Against exact ones, of three clients with five rows; float32 in them is TF32."""
+    channels, outputs, high, wide, taps, stride, padding = layer
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(5, 3 * channels, high, wide, generator=draw)
+    weight = torch.randn(3 * outputs, channels, taps, taps, generator=draw) / taps / channels**0.5
+    x, weight = (a.to("cuda", getattr(torch, kind)) for a in (x, weight))
+    how = [stride, stride], [padding, padding], [1, 1], False, [0, 0], 3
+    exact = torch.ops.aten.convolution(x.double(), weight.double(), None, *how)
+    slope = torch.randn(exact.shape, generator=draw).to(x)
+    given = slope.double(), x.double(), weight.double(), None, *how, [True, True, False]
+    wanted = (exact, *torch.ops.aten.convolution_backward(*given)[:2])
+    last = [a.contiguous(memory_format=torch.channels_last) for a in (slope, x, weight)]
+    turned = weight.unflatten(0, (3, -1)).permute(0, 3, 4, 2, 1).contiguous()
+    found = (
+        kernels.forward(last[1], last[2], 3, stride, padding),
+        kernels.by_image(last[0], turned, high, wide, 3, stride, padding),
+        kernels.by_weight(last[0], last[1], taps, taps, 3, stride, padding),
+    )
+    for a, b in zip(found, wanted, strict=True):
+        assert a.shape == b.shape
+        assert float((a.double() - b).abs().max()) <= close * float(b.abs().max())
+
+
+@pytest.mark.parametrize(("precision", "close"), [("tf32", 0.01), ("bf16", 0.05)])
+def test_what_is_compiled_holds_for_all_rows(kernels, precision, close, caplog):
+    """With convolutions of all kinds: by products, cuDNN and kernels."""
+    draw = torch.Generator().manual_seed(0)
+    module = torch.nn.Sequential(
+        torch.nn.Conv2d(1, 16, 3, padding=1),
+        torch.nn.GroupNorm(2, 16),
+        torch.nn.ReLU(),
+        torch.nn.Conv2d(16, 16, 3, padding=1),
+        torch.nn.Conv2d(16, 32, 3, stride=2, padding=1),
+        torch.nn.ReLU(),
+        torch.nn.Flatten(),
+        torch.nn.Linear(32 * 4 * 3, 3),
+    )
+    x = {"a": torch.randn(1200, 1, 8, 6, generator=draw)}
+    rows = partition(x, torch.randint(3, (1200,), generator=draw), {"a": 6})
+    task, rule = Task({"a": module}, "cross-entropy"), TDCD(local_steps=5, lr=0.05, batch=200)
+    plain = Run(rule, task, rows, seed=1, device="cuda", precision="float64")
+    fast = Run(rule, task, rows, seed=1, device="cuda", precision=precision, compile=True, chunk=2)
+    plain.fit(15)
+    fast.fit(15)
+    assert float((plain.predict() - fast.predict()).abs().max()) <= close
+    entries = list(fast.fed._compiler._player._entries.values())
+    assert all(entry.play is not None for entry in entries)
+    assert sum(len(entry.known) for entry in entries) > 1, "rows did not vary"
+    assert all(holds for entry in entries for holds in entry.known.values())
+    assert "runs as it is" not in caplog.text

@@ -16,7 +16,7 @@ from .. import tree
 from ..federation.placed import Batch, Rows
 from ..models.task import Part, Theta
 from ..rng import Streams
-from ..slope import by_row, grad
+from ..slope import by_row, grad, whole
 
 T = TypeVar("T", Rows, Batch)
 PartLoss = Callable[[Theta, Part, Rows, Batch], Tensor]
@@ -94,17 +94,39 @@ def sgd(
 ) -> Theta:
     """Eqn. 5, one step for each entry of lr, on the same rows or on those of that step; `prox` is
     the weight of |theta - where it started|^2 / 2."""
-    start = theta
+    start = theta if prox else None
     for q, eta in enumerate(lr):
         given_q, batch_q = of_step(given, q), of_step(batch, q)
         if shield is None:
-            slope = grad(loss)(theta, part, given_q, batch_q)
+            theta = step(loss, part, theta, given_q, batch_q, eta, l2, prox, start)
         else:
             slope = shielded_slope(loss, part, theta, given_q, batch_q, shield, q)
-        if prox:
-            slope = tree.map_tensors(lambda g, a, b: g + prox * (a - b), slope, theta, start)
-        theta = descend(theta, slope, given_q.mask, eta, l2)
+            theta = descend(theta, pull(slope, theta, prox, start), given_q.mask, eta, l2)
     return theta
+
+
+@whole
+def step(
+    loss: PartLoss,
+    part: Part,
+    theta: Theta,
+    given: Rows,
+    batch: Batch,
+    lr: Tensor,
+    l2: float,
+    prox: float,
+    start: Theta | None,
+) -> Theta:
+    """One of sgd's."""
+    slope = grad(loss)(theta, part, given, batch)
+    return descend(theta, pull(slope, theta, prox, start), given.mask, lr, l2)
+
+
+def pull(slope: Theta, theta: Theta, prox: float, start: Theta | None) -> Theta:
+    """With that of `prox`."""
+    if start is None:
+        return slope
+    return tree.map_tensors(lambda g, a, b: g + prox * (a - b), slope, theta, start)
 
 
 def shielded_slope(

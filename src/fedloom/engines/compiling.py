@@ -1,10 +1,11 @@
 """Clients' derivatives compiled, where a run asks for it (`compile = true`).
 
-A round's local work is Q times the same derivative at other weights. So the derivative, for all
-clients of a chunk at once, is what is traced and given to torch's compiler: it takes a minute or
-two for a ResNet18 once, and halves its step on a GPU, because normalisation, activations and
-changes of the order of axes become few passes over memory. Chunks of other numbers of clients are
-compiled apart; their rows may vary. What cannot be compiled runs as it is, and a line says so.
+A round's local work is Q times the same step from other weights. So the step (or the derivative,
+where an algorithm goes on with it in other ways), for all clients of a chunk at once, is what is
+traced and given to torch's compiler: it takes a minute or two for a ResNet18 once, and halves its
+step on a GPU, because normalisation, activations and changes of the order of axes become few passes
+over memory. Chunks of other numbers of clients are compiled apart; their rows may vary. What cannot
+be compiled runs as it is, and a line says so.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class Compiler:
                 with of_clients(self._device), rows_may_vary():
                     return vmap(lambda *one: f(*tree.joined(form, one)))(*mine)
 
+            given = [a.to(self._device) for a in given]
             known = (key, form, len(given[0]), autocast())
             results, shape = tree.apart(self._player(known, mapped, given))
             found.append(shape)

@@ -1,25 +1,29 @@
 """Convolutions of many clients at once, on a GPU.
 
-vmap makes one grouped convolution out of those of a chunk's clients. cuDNN runs it near the speed
-of a plain one where channels come last and images are not too small; where a layer has more weights
-than positions to use them at (the last stages of a ResNet), batched matrix products are faster.
-Both were measured on an H200: benchmarks/RESULTS.md.
+vmap makes one grouped convolution out of those of a chunk's clients. cuDNN runs some of these near
+the speed of a plain one, where channels come last; others it takes apart, client by client. For
+these there are batched matrix products, where what all outputs see is not too much, and kernels of
+our own. Which layer goes which way was measured on an H200: `python -m benchmarks.convolutions`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from functools import cache
+from types import ModuleType
+from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from . import products
 
 aten = torch.ops.aten
 FEW = 16  # channels below which the order of axes does not matter
 MORE = 4  # times as many weights of an output as positions: products are faster
+DEEP = 256  # channels from which cuDNN takes clients apart
 
 
 def of_clients(device: torch.device) -> AbstractContextManager[object]:
@@ -37,24 +41,136 @@ class Convolutions(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        if func is aten.convolution.default and _images(args[0], args[1], args[6], args[5]):
-            if _few_positions(args[0], args[1], args[3], args[4], args[8]):
-                x, weight, bias, stride, padding = args[:5]
-                return _product(x, weight, bias, stride, padding, args[8])
-            return _as_usual(func(*(_channels_last(a) for a in args[:2]), *args[2:]))
+        if func is aten.convolution.default:
+            layer = Layer.of(args[0], args[1], *args[3:])
+            if layer is not None:
+                found, bias = layer.forward(), args[2]
+                return found if bias is None else found + bias[:, None, None]
         if func is aten.convolution_backward.default:
-            slope, x, weight, _, stride, padding, dilation, transposed, _, groups, wanted = args
-            if _images(x, weight, transposed, dilation):
-                if _few_positions(x, weight, stride, padding, groups):
-                    return _product_backward(slope, x, weight, stride, padding, groups, wanted)
-                found = func(*(_channels_last(a) for a in args[:3]), *args[3:])
-                return tuple(None if a is None else _as_usual(a) for a in found)
+            slope, x, weight, _, *how, wanted = args
+            layer = Layer.of(x, weight, *how)
+            if layer is not None:
+                return (
+                    layer.by_image(slope) if wanted[0] else None,
+                    layer.by_weight(slope) if wanted[1] else None,
+                    slope.sum((0, 2, 3)) if wanted[2] else None,
+                )
         return func(*args, **(kwargs or {}))
 
 
-def _images(x: Tensor, weight: Tensor, transposed: bool, dilation: Sequence[int]) -> bool:
-    plain = not transposed and all(one == 1 for one in dilation)
-    return plain and x.ndim == 4 and weight.shape[1] >= FEW
+class Layer(NamedTuple):
+    """A convolution of images, and its derivatives."""
+
+    x: Tensor
+    weight: Tensor
+    stride: Sequence[int]
+    padding: Sequence[int]
+    groups: int
+
+    @staticmethod
+    def of(
+        x: Tensor,
+        weight: Tensor,
+        stride: Sequence[int],
+        padding: Sequence[int],
+        dilation: Sequence[int],
+        transposed: bool,
+        _: Sequence[int],
+        groups: int,
+    ) -> Layer | None:
+        """None: one that is left to torch."""
+        plain = not transposed and all(one == 1 for one in dilation) and x.ndim == 4
+        layer = Layer(x, weight, stride, padding, groups)
+        return layer if plain and (weight.shape[1] >= FEW or layer._as_product) else None
+
+    def forward(self) -> Tensor:
+        if self._as_product:
+            return products.product(*self)
+        kernels = self._kernels
+        if kernels is not None and (self._strided or self._deep):
+            return _as_usual(kernels.forward(*self._last, *self._settings))
+        return _as_usual(aten.convolution(*self._last, None, *self._how))
+
+    def by_image(self, slope: Tensor) -> Tensor:
+        if self._as_product:
+            return products.by_image(slope, *self)
+        kernels = self._kernels
+        if kernels is not None and (self._strided or self._deep):
+            turned = self.weight.unflatten(0, (self.groups, -1)).permute(0, 3, 4, 2, 1)
+            size = self.x.shape[2:]
+            given = _channels_last(slope), turned.contiguous(), *size, *self._settings
+            return _as_usual(kernels.by_image(*given))
+        return self._backward(slope, 0)
+
+    def by_weight(self, slope: Tensor) -> Tensor:
+        if self._as_product:
+            return products.by_weight(slope, *self)
+        kernels = self._kernels
+        if kernels is not None and slope.dtype == torch.float32:
+            if self._strided or self._deep:  # for kernels, tiles would have to be turned around
+                return products.by_weight(slope, *self)
+        elif kernels is not None and self._strided:
+            given = _channels_last(slope), self._last[0], *self.weight.shape[2:], *self._settings
+            return _as_usual(kernels.by_weight(*given))
+        return self._backward(slope, 1)
+
+    def _backward(self, slope: Tensor, of: int) -> Tensor:
+        given = _channels_last(slope), *self._last, None, *self._how, [of == 0, of == 1, False]
+        return _as_usual(aten.convolution_backward(*given)[of])
+
+    @property
+    def _how(self) -> tuple[Any, ...]:
+        return self.stride, self.padding, [1, 1], False, [0, 0], self.groups
+
+    @property
+    def _settings(self) -> tuple[int, int, int]:
+        return self.groups, self.stride[0], self.padding[0]
+
+    @property
+    def _last(self) -> tuple[Tensor, Tensor]:
+        return _channels_last(self.x), _channels_last(self.weight)
+
+    @property
+    def _as_product(self) -> bool:
+        """Where there are many weights for few positions, or what all outputs see is not more
+        than there are outputs."""
+        if self.groups == 1:
+            return False
+        high, wide = products.size(self.x, self.weight, self.stride, self.padding)
+        seen = self.weight[0].numel()
+        few = MORE * _told(self.x.shape[0]) * high * wide <= seen
+        return few or seen <= self.weight.shape[0] // self.groups
+
+    @property
+    def _strided(self) -> bool:
+        return any(one > 1 for one in self.stride)
+
+    @property
+    def _deep(self) -> bool:
+        return self.weight.shape[1] >= DEEP
+
+    @property
+    def _kernels(self) -> ModuleType | None:
+        """Kernels of our own, if this layer can have them."""
+        (down, right), (tall, broad) = self.stride, self.padding
+        kernels = _written() if self.x.is_cuda else None
+        if kernels is None or self.groups == 1 or down != right or tall != broad:
+            return None
+        exact = self.x.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
+        known = self.x.dtype in (torch.float32, torch.bfloat16, torch.float16)
+        outputs = self.weight.shape[0] // self.groups
+        fits = outputs % 16 == 0 and self.weight.shape[1] % 16 == 0
+        return kernels if known and fits and not exact else None
+
+
+@cache
+def _written() -> ModuleType | None:
+    """None where Triton is not installed, or too old a GPU."""
+    try:
+        from . import kernels
+    except ImportError:
+        return None
+    return kernels if torch.cuda.get_device_capability() >= (8, 0) else None
 
 
 def _channels_last(a: Tensor) -> Tensor:
@@ -66,93 +182,7 @@ def _as_usual(a: Tensor) -> Tensor:
     return a.contiguous()
 
 
-def _few_positions(
-    x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int], groups: int
-) -> bool:
-    high, wide = _size(x, weight, stride, padding)
-    return groups > 1 and MORE * x.shape[0] * high * wide <= weight[0].numel()
-
-
-def _size(
-    x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int]
-) -> tuple[int, int]:
-    """Height and width of the result."""
-    return (
-        (x.shape[2] + 2 * padding[0] - weight.shape[2]) // stride[0] + 1,
-        (x.shape[3] + 2 * padding[1] - weight.shape[3]) // stride[1] + 1,
-    )
-
-
-def _windows(
-    x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int], groups: int
-) -> Tensor:
-    """What each output sees, [groups, rows x positions, weights of an output]."""
-    rows = x.unflatten(1, (groups, -1))
-    rows = F.pad(rows, (padding[1], padding[1], padding[0], padding[0]))
-    seen = rows.unfold(3, weight.shape[2], stride[0]).unfold(4, weight.shape[3], stride[1])
-    return seen.permute(1, 0, 3, 4, 2, 5, 6).reshape(groups, -1, weight[0].numel())
-
-
-def _product(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    groups: int,
-) -> Tensor:
-    by_group = weight.reshape(groups, -1, weight[0].numel())
-    found = torch.bmm(_windows(x, weight, stride, padding, groups), by_group.transpose(1, 2))
-    found = found.unflatten(1, (x.shape[0], *_size(x, weight, stride, padding)))
-    found = found.permute(1, 0, 4, 2, 3).flatten(1, 2)
-    return found if bias is None else found + bias[:, None, None]
-
-
-def _product_backward(
-    slope: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    groups: int,
-    wanted: Sequence[bool],
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Derivatives by x, weight and bias, those that are wanted."""
-    down = slope.unflatten(1, (groups, -1)).permute(1, 0, 3, 4, 2)
-    down = down.reshape(groups, -1, down.shape[-1])  # [groups, rows x positions, outputs]
-    by_x = by_weight = by_bias = None
-    if wanted[0]:
-        by_group = weight.reshape(groups, -1, weight[0].numel())
-        by_x = _folded(torch.bmm(down, by_group), x, weight, stride, padding, groups)
-    if wanted[1]:
-        seen = _windows(x, weight, stride, padding, groups)
-        by_weight = torch.bmm(down.transpose(1, 2), seen).reshape(weight.shape)
-    if wanted[2]:
-        by_bias = slope.sum((0, 2, 3))
-    return by_x, by_weight, by_bias
-
-
-def _folded(
-    seen: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    groups: int,
-) -> Tensor:
-    """What every window sees, added up where it lies: the transpose of _windows."""
-    high, wide = _size(x, weight, stride, padding)
-    tall, broad = weight.shape[2:]
-    parts = seen.unflatten(2, weight.shape[1:]).unflatten(1, (x.shape[0], high, wide))
-    parts = parts.permute(1, 0, 4, 5, 6, 2, 3)  # [rows, groups, channels, tall, broad, high, wide]
-    size = (x.shape[2] + 2 * padding[0], x.shape[3] + 2 * padding[1])
-    total = x.new_zeros(x.shape[0], groups, weight.shape[1], *size)
-    for i in range(tall):
-        for j in range(broad):
-            total[
-                ...,
-                i : i + stride[0] * (high - 1) + 1 : stride[0],
-                j : j + stride[1] * (wide - 1) + 1 : stride[1],
-            ] += parts[:, :, :, i, j]
-    inner = total[..., padding[0] : size[0] - padding[0], padding[1] : size[1] - padding[1]]
-    return inner.flatten(1, 2)
+def _told(rows: int | torch.SymInt) -> int:
+    """Of rows that may vary, how many they are while it is traced: what is chosen by their number
+    then holds for others, too."""
+    return rows if isinstance(rows, int) else rows.node.hint

@@ -22,7 +22,7 @@ from ..rng import Ints
 from .axis import Chunk, Value
 from .clientaxis import Lazy, stack
 
-EIGHT = 8
+SIXTEEN = 16  # columns at most in an octave
 KEPT = 2**25  # bytes of a minibatch's rows that are kept, not taken twice
 
 
@@ -95,7 +95,8 @@ class Segments(RowMap):
     def _width(self, rows: int) -> int:
         """Columns for so many rows; on a GPU few different ones: kernels are chosen by size."""
         if self._device.type == "cuda":
-            rows = -(-rows // EIGHT) * EIGHT
+            step = max(2, 1 << (rows // SIXTEEN).bit_length() - 1) if rows >= SIXTEEN else 2
+            rows = -(-rows // step) * step
         return max(1, rows) + self._padding
 
     def put(self, chunk: Chunk, value: Value, rows: Tensor, mask: Tensor) -> Tensor:
