@@ -15,6 +15,8 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from fedloom.engines import chunks
+
 from .cases import RESNET, VIEWS, Case
 from .rivals import Rivals, rounds_of
 from .timing import commit, machine, once, side_by_side, told
@@ -106,9 +108,11 @@ def main() -> None:
     parser.add_argument("--precision", choices=["tf32", "bf16"], help="only this one")
     parser.add_argument("--profile", action="store_true", help="say where a round's time goes")
     parser.add_argument("--tries", type=int, default=3, help="kernels cuDNN tries for a shape")
+    parser.add_argument("--pieces", type=int, help="chunks of equal size, in place of the rule's")
     parser.add_argument("--out", type=Path, help="write the lines to this file")
     given = parser.parse_args()
     torch.backends.cudnn.benchmark_limit = given.tries
+    chunks.PIECES = given.pieces or chunks.PIECES
     if not torch.cuda.is_available():
         raise SystemExit("no GPU here")
     lines = [f"`make bench-gpu`: {machine()}; commit {commit()}.", "", *HEADER]
