@@ -12,13 +12,13 @@ import os
 import signal
 from collections import Counter
 
-_point, _, _times = os.environ.get("FEDLOOM_CRASH", "").rpartition(":")
 _been: Counter[str] = Counter()
 
 
 def crash(point: str) -> None:
     """Here, if this is the point, and this the time."""
-    if point == _point:
+    planned, _, times = os.environ.get("FEDLOOM_CRASH", "").rpartition(":")
+    if point == planned:
         _been[point] += 1
-        if _been[point] == int(_times):
+        if _been[point] == int(times):
             os.kill(os.getpid(), signal.SIGKILL)

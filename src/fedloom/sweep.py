@@ -12,8 +12,6 @@ import itertools
 import json
 import os
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +22,7 @@ from .config.runfile import RunFile, override_key
 from .config.writing import inline
 from .errors import ExistsError, SettingError
 from .files import write_json, write_text
+from .nursery import Started
 from .records.manifest import Manifest
 from .records.record import read_records
 
@@ -100,7 +99,7 @@ class Sweep:
         folders = self.prepare()
         waiting = [name for name, folder in folders.items() if not is_finished(folder)]
         codes = dict.fromkeys(set(folders) - set(waiting), 0)
-        running: dict[str, subprocess.Popen[bytes]] = {}
+        running: dict[str, Started] = {}
         try:
             while waiting or running:
                 while waiting and len(running) < jobs:
@@ -109,7 +108,7 @@ class Sweep:
                 for name in [
                     name for name, process in running.items() if process.poll() is not None
                 ]:
-                    codes[name] = running.pop(name).returncode
+                    codes[name] = running.pop(name).wait()
                     tell(name, codes[name])
                 time.sleep(0.05)
         finally:
@@ -119,20 +118,14 @@ class Sweep:
                 process.wait()
         return codes
 
-    def _start(self, name: str, folder: Path, jobs: int) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "fedloom", "run", "--quiet"]
+    def _start(self, name: str, folder: Path, jobs: int) -> Started:
         begun = (folder / "run.toml").is_file()
         own = ["--resume", str(folder)] if begun else [str(self.folder / "files" / f"{name}.toml")]
-        threads = str(max(1, (os.cpu_count() or 1) // jobs))
-        with (self.folder / "files" / f"{name}.log").open("ab") as log:
-            return subprocess.Popen(
-                [*command, *own],
-                stdout=log,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C is ours to pass on, once
-                env={**os.environ, "OMP_NUM_THREADS": threads},
-            )
+        env = {**os.environ, "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // jobs))}
+        log = self.folder / "files" / f"{name}.log"
+        return Started(
+            ["run", "--quiet", *own], env, log, session=True
+        )  # Ctrl-C is ours to pass on
 
     def results(self) -> list[dict[str, Any]]:
         """A line for every run: its keys, and its last record."""

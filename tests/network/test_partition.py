@@ -5,6 +5,7 @@ proxy (test_disturbed.py) is all there is."""
 import re
 import shutil
 import subprocess
+import sys
 from contextlib import ExitStack
 from datetime import UTC, datetime
 
@@ -87,9 +88,13 @@ class Apart(Rehearsal):
     def _text(self, party):
         return (self.of(party) / "party.toml").read_text()
 
-    def command(self, party, verb):
+    def launch(self, party, words, env):
         silo = party.silo if isinstance(party, Client) else party
-        return [*self.cable.enter[silo], *super().command(party, verb)]
+        command = [*self.cable.enter[silo], sys.executable, "-m", "fedloom", *words]
+        with (self.of(party) / "log").open("ab") as log:
+            return subprocess.Popen(
+                command, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+            )
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -34,6 +33,7 @@ from ..federation.ledger import Ledger
 from ..federation.schedule import Recorded
 from ..federation.topology import SERVER, Client, Party, title
 from ..files import telling, write_json, write_text
+from ..nursery import Started
 from ..records.checkpoint import load_checkpoint
 from ..run import Run
 from ..trust.allow import write_list
@@ -47,6 +47,7 @@ from .rows import preparation_beside, write_rows
 
 DAYS = 2
 ROWS = "rows.safetensors"
+Process = Started | subprocess.Popen[bytes]
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class Rehearsal:
     file: RunFile
     folder: Path
     waits: Mapping[str, Any] = field(default_factory=dict)
-    processes: dict[Party, subprocess.Popen[bytes]] = field(default_factory=dict)
+    processes: dict[Party, Process] = field(default_factory=dict)
 
     @property
     def is_live(self) -> bool:
@@ -168,24 +169,18 @@ class Rehearsal:
 
     def start(
         self, party: Party, *options: str, crash: str | None = None, verb: str | None = None
-    ) -> subprocess.Popen[bytes]:
+    ) -> Process:
         """One party as a process of its own; again, if it has ended. `crash`: where it is to be
         killed (crash.py). `verb`: what it does, other than to train."""
         verb = verb or ("client" if isinstance(party, Client) else "hub")
-        with (self.of(party) / "log").open("ab") as log:
-            made = subprocess.Popen(
-                [*self.command(party, verb), *options],
-                env={**os.environ, "OMP_NUM_THREADS": "1", "FEDLOOM_CRASH": crash or ""},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
-        self.processes[party] = made
-        return made
-
-    def command(self, party: Party, verb: str) -> list[str]:
         files = [str(self.folder / "run.toml"), str(self.of(party) / "party.toml")]
-        return [sys.executable, "-m", "fedloom", verb, *files]
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "FEDLOOM_CRASH": crash or ""}
+        self.processes[party] = self.launch(party, [verb, *files, *options], env)
+        return self.processes[party]
+
+    def launch(self, party: Party, words: list[str], env: dict[str, str]) -> Process:
+        """`fedloom words`; what it prints goes to the party's log."""
+        return Started(words, env, self.of(party) / "log")
 
     def wait(self, within: float, say: Callable[[str], None] = lambda line: None) -> None:
         """Until everyone is done; LostError names who was not, and why."""

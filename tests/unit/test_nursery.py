@@ -1,0 +1,53 @@
+"""Processes that are copies of one that has imported everything."""
+
+import os
+import signal
+import subprocess
+
+import pytest
+
+from fedloom.nursery import Started
+
+WITHIN = 60
+
+
+@pytest.fixture
+def start(tmp_path):
+    made = []
+
+    def call(*words, **env):
+        made.append(Started(words, {**os.environ, **env}, tmp_path / "log"))
+        return made[-1]
+
+    yield call
+    for one in made:
+        one.kill()
+        one.wait(WITHIN)
+
+
+def test_they_are_the_command(start, tmp_path):
+    """Exit codes, and what is printed, one after the other."""
+    assert start("list").wait(WITHIN) == 0
+    assert start("run", str(tmp_path / "no.toml")).wait(WITHIN) != 0
+    told = (tmp_path / "log").read_text()
+    assert told.startswith("algorithms")
+    assert "no.toml" in told.splitlines()[-1]
+
+
+def test_each_has_the_environment_that_it_is_given(start, tmp_path):
+    for folder in ("first", "second"):
+        place = tmp_path / folder
+        place.mkdir()
+        start("data", "--json", FEDLOOM_DATA=str(place)).wait(WITHIN)
+        assert str(place) in (tmp_path / "log").read_text()
+
+
+def test_they_can_be_waited_for_and_killed(start, tmp_path):
+    os.mkfifo(tmp_path / "run.toml")  # reading it waits for a writer
+    one = start("run", str(tmp_path / "run.toml"))
+    with pytest.raises(subprocess.TimeoutExpired, match="fedloom"):
+        one.wait(0.01)
+    assert one.poll() is None
+    one.send_signal(signal.SIGKILL)
+    assert one.wait(WITHIN) == -signal.SIGKILL == one.returncode
+    one.send_signal(signal.SIGKILL)  # nobody is there: nothing happens
