@@ -238,3 +238,25 @@ def test_ledgers_add_up(first, second):
     a, b, both = ledgers
     assert list(Ledger.merged([a, b])) == list(both)
     assert both.total() == both.total("top") + both.total("bottom")
+
+
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=12), st.booleans())
+def test_a_round_that_begins_again_forgets_what_came_after(rounds, saved):
+    """Also where it was read from a file in between."""
+    ledger, record, wanted = Ledger(), Recorded(), {}
+    for number, round in enumerate(rounds, 1):
+        wanted = {known: count for known, count in wanted.items() if known < round}
+        ledger.begin(round)
+        record.begin(round)
+        for known in wanted:
+            assert ledger.of_round(known)
+        ledger.book("top", "up", ROWS, number, 1)
+        record.note(Moment(round, "update", 0), "a", "x", np.array([True]), np.array([False]))
+        ledger.end()
+        wanted[round] = number
+        if saved:
+            ledger = Ledger.from_json(json.loads(json.dumps(ledger.to_json())))
+            record = Recorded.from_json(json.loads(json.dumps(record.to_json())))
+    assert {entry.round: entry.messages for entry in ledger} == wanted
+    assert {moment.round for moment in record.dropped} == set(wanted)
+    assert record.rounds == max(wanted) + 1

@@ -38,12 +38,13 @@ class Ledger:
         self._rounds: dict[int, Mapping[Line, tuple[int, int]]] = {}
         self._open: dict[Line, tuple[int, int]] = {}
         self._round = -1
+        self._next = 0  # after all that are booked
 
     def begin(self, round: int) -> None:
         """What follows is of this round; an earlier try at it, or at later ones, is forgotten."""
-        for later in [r for r in self._rounds if r >= round]:
-            del self._rounds[later]
-        self._round, self._open = round, {}
+        if round < self._next:
+            self._rounds = {r: lines for r, lines in self._rounds.items() if r < round}
+        self._round, self._next, self._open = round, round + 1, {}
         self._rounds[round] = self._open
 
     def book(self, tier: Tier, direction: Direction, kind: Kind, messages: int, bytes: int) -> None:
@@ -114,6 +115,7 @@ class Ledger:
         for first, last, told in stretches:
             lines = {Line(*line): (messages, size) for *line, messages, size in told}
             ledger._rounds.update(dict.fromkeys(range(first, last + 1), lines))
+        ledger._next = max(ledger._rounds, default=-1) + 1
         return ledger
 
     @staticmethod
@@ -125,4 +127,5 @@ class Ledger:
             rounds.setdefault(entry.round, {})[line] = (entry.messages, entry.bytes)
         ledger = Ledger()
         ledger._rounds = dict(rounds)
+        ledger._next = max(rounds, default=-1) + 1
         return ledger

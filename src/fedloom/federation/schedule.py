@@ -116,11 +116,10 @@ class Recorded:
 
     def begin(self, round: int) -> None:
         """What follows is of this round; an earlier try at it, or at later ones, is forgotten."""
+        if round < self.rounds:
+            self.dropped = {m: who for m, who in self.dropped.items() if m.round < round}
+            self.visits = {r: turns for r, turns in self.visits.items() if r < round}
         self.rounds = round + 1
-        for moment in [moment for moment in self.dropped if moment.round >= round]:
-            del self.dropped[moment]
-        for later in [later for later in self.visits if later >= round]:
-            del self.visits[later]
 
     def visited(self, round: int, number: int, turn: Turn) -> None:
         """An answer of the master; those of higher numbers are still to come."""
