@@ -180,12 +180,13 @@ def _by_weight(
     )
 
 
-# As operations of torch. Images and slopes have their channels last.
+# As operations of torch.
 
 
 @torch.library.custom_op("fedloom::convolution", mutates_args=())
 def forward(x: Tensor, weight: Tensor, groups: int, stride: int, padding: int) -> Tensor:
-    """weight: channels last, too."""
+    """weight: [groups x outputs, channels, tall, broad], as torch has it."""
+    x, weight = _last(x), _last(weight)
     out = _forward_out(x, weight, groups, stride, padding)
     channels, tall, broad = weight.shape[1:]
     by_output, by_tap = tall * broad * channels, channels
@@ -198,6 +199,7 @@ def by_image(
     slope: Tensor, weight: Tensor, high: int, wide: int, groups: int, stride: int, padding: int
 ) -> Tensor:
     """weight: [groups, tall, broad, channels of the image, outputs]."""
+    slope, weight = _last(slope), weight.contiguous()
     out = _by_image_out(slope, weight, high, wide, groups, stride, padding)
     tall, broad, channels, outputs = weight.shape[1:]
     by_output, by_tap = outputs, channels * outputs
@@ -209,15 +211,17 @@ def by_image(
 def by_weight(
     slope: Tensor, x: Tensor, tall: int, broad: int, groups: int, stride: int, padding: int
 ) -> Tensor:
+    slope, x = _last(slope), _last(x)
     out = _by_weight_out(slope, x, tall, broad, groups, stride, padding)
     width, depth = slope.shape[1] // groups, out.shape[1]
     bn, bc = (min(128, triton.next_power_of_2(n)) for n in (width, depth))
     programs = tall * broad * triton.cdiv(depth, bc) * triton.cdiv(width, bn) * groups
-    _by_weight[(programs,)](
-        slope, x, out, x.shape[0], *x.shape[2:], *slope.shape[2:], depth, width, groups,
-        BROAD=broad, TAPS=tall * broad, STRIDE=stride, PAD=padding,
-        BN=bn, BC=bc, BK=_deep(x), num_warps=8, num_stages=4,
-    )  # fmt: skip
+    with torch.cuda.device_of(x):
+        _by_weight[(programs,)](
+            slope, x, out, x.shape[0], *x.shape[2:], *slope.shape[2:], depth, width, groups,
+            BROAD=broad, TAPS=tall * broad, STRIDE=stride, PAD=padding,
+            BN=bn, BC=bc, BK=_deep(x), num_warps=8, num_stages=4,
+        )  # fmt: skip
     return out
 
 
@@ -243,6 +247,11 @@ def _by_weight_out(
     return _image(x, slope.shape[1], tall, broad, x.shape[1] // groups)
 
 
+def _last(a: Tensor) -> Tensor:
+    """With channels last, as it nearly always is already."""
+    return a.contiguous(memory_format=torch.channels_last)
+
+
 def _image(like: Tensor, rows: int, high: int, wide: int, channels: int) -> Tensor:
     """An empty one, with channels last."""
     return like.new_empty(rows, high, wide, channels).permute(0, 3, 1, 2)
@@ -263,12 +272,13 @@ def _gathered(
     step = stride if back else 1
     places = x.shape[0] * triton.cdiv(out.shape[2], step) * triton.cdiv(out.shape[3], step)
     tiles, bn = triton.cdiv(places, 128), min(128, triton.next_power_of_2(width))
-    _gather[(triton.cdiv(width, bn) * tiles * groups * step * step,)](
-        x, weight, out, x.shape[0], *x.shape[2:], *out.shape[2:], depth, width, groups, tiles,
-        tall * broad * width * depth, by_tap, by_output,
-        TALL=tall, BROAD=broad, STRIDE=stride, PAD=padding, BACK=back,
-        BM=128, BN=bn, BK=min(_deep(x), depth & -depth), num_warps=4, num_stages=3,
-    )  # fmt: skip
+    with torch.cuda.device_of(x):
+        _gather[(triton.cdiv(width, bn) * tiles * groups * step * step,)](
+            x, weight, out, x.shape[0], *x.shape[2:], *out.shape[2:], depth, width, groups, tiles,
+            tall * broad * width * depth, by_tap, by_output,
+            TALL=tall, BROAD=broad, STRIDE=stride, PAD=padding, BACK=back,
+            BM=128, BN=bn, BK=min(_deep(x), depth & -depth), num_warps=4, num_stages=3,
+        )  # fmt: skip
     return out
 
 
