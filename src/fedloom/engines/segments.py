@@ -22,7 +22,7 @@ from ..rng import Ints
 from .axis import Chunk, Value
 from .clientaxis import Lazy, stack
 
-SIXTEEN = 16  # columns at most in an octave
+SIXTEEN = 16
 KEPT = 2**25  # bytes of a minibatch's rows that are kept, not taken twice
 
 
@@ -93,10 +93,8 @@ class Segments(RowMap):
         return Spots(*(torch.from_numpy(a).to(self._device) for a in found))
 
     def _width(self, rows: int) -> int:
-        """Columns for so many rows; on a GPU few different ones: kernels are chosen by size."""
-        if self._device.type == "cuda":
-            step = max(2, 1 << (rows // SIXTEEN).bit_length() - 1) if rows >= SIXTEEN else 2
-            rows = -(-rows // step) * step
+        """Columns for so many rows."""
+        rows = few_sizes(rows) if self._device.type == "cuda" else rows
         return max(1, rows) + self._padding
 
     def put(self, chunk: Chunk, value: Value, rows: Tensor, mask: Tensor) -> Tensor:
@@ -206,6 +204,13 @@ class Scattered(Lazy):
             slots = slots + before.reshape(-1, *[1] * (slots.ndim - 1))
         value, counts = self._joined[chunk.silos]
         return Value(Rows(_rows(value, slots), _rows(counts, slots) & spots.mask), True)
+
+
+def few_sizes(rows: int) -> int:
+    """A little more than so many rows, so that there are few different numbers: a GPU's kernels are
+    chosen by size. An even one up to 63 rows, from there on at most a sixteenth more."""
+    step = 1 << max(1, (rows // SIXTEEN).bit_length() - 1)
+    return -(-rows // step) * step
 
 
 def _rows(values: Tensor, at: Tensor) -> Tensor:
