@@ -3,7 +3,7 @@
 Of the layers of a ResNet18 on CIFAR halves, milliseconds of a convolution and of its derivatives by
 the image and by the weights: of one shared model on all rows (the floor), and of clients with
 weights of their own by cuDNN's grouped convolutions, by FedLoom's kernels, and as `engines/
-convolutions.py` chooses. The choice's lines and layers are what this measures.
+convolutions.py` chooses.
 """
 
 from __future__ import annotations

@@ -11,25 +11,31 @@ import multiprocessing
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
 from multiprocessing import forkserver
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 IMPORTED = ["cli.main", "build", "job", "algorithms", "parties.host", "parties.asking"]
+THREADS = "OMP_NUM_THREADS"
 
 
 class Started:
-    """`fedloom words` as a process, with what of subprocess.Popen is needed. `session`: one of its
-    own, so that Ctrl-C does not reach it."""
+    """`fedloom words` as a process, with what of subprocess.Popen is needed. `env` names its number
+    of threads (OMP_NUM_THREADS); `session`: one of its own, so that Ctrl-C does not reach it."""
 
     def __init__(
         self, words: Sequence[str], env: Mapping[str, str], log: Path, session: bool = False
     ):
         self._words = ["fedloom", *words]
+        log.open("ab").close()  # if that cannot be, it is said here
         given = list(words), dict(env), log, session
-        self._process = _ways(env).Process(target=_run, args=given, daemon=True)
-        self._process.start()
+        self._process = _ways().Process(target=_run, args=given)
+        with _another_program():
+            self._process.start()
         self.pid = self._process.pid
 
     @property
@@ -57,34 +63,48 @@ class Started:
         self._process.kill()
 
 
-def _ways(env: Mapping[str, str]) -> Any:
+@cache
+def _ways() -> Any:
     if sys.platform != "linux":
         return multiprocessing.get_context("spawn")
     ways = multiprocessing.get_context("forkserver")
     ways.set_forkserver_preload([f"fedloom.{name}" for name in IMPORTED])
-    before = dict(os.environ)
-    _become(env)  # the number of threads is read once
+    before = os.environ.get(THREADS)
+    os.environ[THREADS] = "1"  # no threads are to be there when it is copied
     try:
-        forkserver.ensure_running()
+        with _another_program():
+            forkserver.ensure_running()
     finally:
-        _become(before)
+        del os.environ[THREADS]
+        if before is not None:
+            os.environ[THREADS] = before
     return ways
 
 
-def _become(env: Mapping[str, str]) -> None:
-    os.environ.clear()
-    os.environ.update(env)
+@contextmanager
+def _another_program() -> Iterator[None]:
+    """Python would run the script of this program in those that it starts, too."""
+    own = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = own
 
 
 def _run(words: list[str], env: dict[str, str], log: Path, session: bool) -> None:
     if session:
         os.setsid()
-    into = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    into = os.open(log, os.O_WRONLY | os.O_APPEND)
     for stream in (1, 2):
         os.dup2(into, stream)
     os.close(into)
-    _become(env)
+    os.environ.clear()
+    os.environ.update(env)
+    import torch
+
     from .cli.main import main
 
+    torch.set_num_threads(int(env[THREADS]))  # it has read the variable already
     sys.argv = ["fedloom", *words]
     sys.exit(main(words))

@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 
 import pytest
 
@@ -16,7 +17,8 @@ def start(tmp_path):
     made = []
 
     def call(*words, **env):
-        made.append(Started(words, {**os.environ, **env}, tmp_path / "log"))
+        told = {**os.environ, "OMP_NUM_THREADS": "1", **env}
+        made.append(Started(words, told, tmp_path / "log"))
         return made[-1]
 
     yield call
@@ -51,3 +53,28 @@ def test_they_can_be_waited_for_and_killed(start, tmp_path):
     one.send_signal(signal.SIGKILL)
     assert one.wait(WITHIN) == -signal.SIGKILL == one.returncode
     one.send_signal(signal.SIGKILL)  # nobody is there: nothing happens
+
+
+def test_a_log_that_cannot_be_is_said_at_once(tmp_path):
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        Started(["list"], os.environ, tmp_path / "nowhere" / "log")
+
+
+SCRIPT = """
+import os, sys
+from pathlib import Path
+from fedloom.nursery import Started
+
+print("once", flush=True)
+env = {**os.environ, "OMP_NUM_THREADS": "1"}
+print(Started(["list"], env, Path(sys.argv[1])).wait(60))
+"""
+
+
+def test_a_script_that_starts_them_runs_once(tmp_path):
+    """Also one that does not ask whether it is the main program."""
+    (tmp_path / "script.py").write_text(SCRIPT)
+    command = [sys.executable, tmp_path / "script.py", tmp_path / "log"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=WITHIN)
+    assert ran.stdout.split() == ["once", "0"], ran.stderr
+    assert (tmp_path / "log").read_text().startswith("algorithms")

@@ -101,7 +101,7 @@ def sgd(
             theta = step(loss, part, theta, given_q, batch_q, eta, l2, prox, start)
         else:
             slope = shielded_slope(loss, part, theta, given_q, batch_q, shield, q)
-            theta = descend(theta, pull(slope, theta, prox, start), given_q.mask, eta, l2)
+            theta = descend(theta, with_prox(slope, theta, prox, start), given_q.mask, eta, l2)
     return theta
 
 
@@ -119,11 +119,11 @@ def step(
 ) -> Theta:
     """One of sgd's."""
     slope = grad(loss)(theta, part, given, batch)
-    return descend(theta, pull(slope, theta, prox, start), given.mask, lr, l2)
+    return descend(theta, with_prox(slope, theta, prox, start), given.mask, lr, l2)
 
 
-def pull(slope: Theta, theta: Theta, prox: float, start: Theta | None) -> Theta:
-    """With that of `prox`."""
+def with_prox(slope: Theta, theta: Theta, prox: float, start: Theta | None) -> Theta:
+    """The slope, with that of `prox` where there is one."""
     if start is None:
         return slope
     return tree.map_tensors(lambda g, a, b: g + prox * (a - b), slope, theta, start)
