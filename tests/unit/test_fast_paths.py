@@ -147,7 +147,7 @@ MODELS = {
     [
         ("linear", {}),
         ("mlp", {"minibatch": "fresh", "l2": 0.1, "weighting": "rows"}),
-        ("head", {"local_steps": 1}),
+        ("head", {"local_steps": 1, "weighting": "rows"}),
     ],
 )
 def test_replay_gives_the_same_bits(model, settings):
@@ -307,6 +307,31 @@ def test_large_models_are_computed_silo_by_silo(monkeypatch):
 # Convolutions of many clients, as a GPU runs them
 
 
+def test_a_bias_added_afterwards_is_the_same():
+    draw = torch.Generator().manual_seed(0)
+    x, weight = torch.randn(4, 3, 8, 7, generator=draw), torch.randn(5, 3, 3, 3, generator=draw)
+    bias = torch.randn(5, generator=draw)
+    conv = torch.nn.functional.conv2d
+
+    def all_ways():
+        return (
+            conv(x, weight, bias, 2, padding=1),
+            conv(x, weight, bias=bias),
+            conv(input=x, weight=weight, bias=None, stride=2),
+            torch.nn.functional.conv1d(x[:, :, 0], weight[:, :, 0], bias=bias),
+            torch.func.vmap(lambda a: conv(a, weight, bias))(x[:, None]),
+        )
+
+    wanted = all_ways()
+    with convolutions.BiasApart():
+        found = all_ways()
+    assert tree.largest_difference(found, wanted) < 1e-5
+    with torch.autocast("cpu", torch.bfloat16), convolutions.BiasApart():
+        short = all_ways()
+    assert {a.dtype for a in short[:4]} == {torch.bfloat16}
+    assert tree.largest_difference([a.float() for a in short], list(wanted)) < 0.2
+
+
 @pytest.mark.parametrize("shared", [True, False])
 def test_convolutions_of_many_clients(monkeypatch, shared):
     """A ResNet's, strides and all, by either way: derivatives as torch has them."""
@@ -420,5 +445,5 @@ def test_of_a_minibatch_only_so_many_bytes_are_kept(monkeypatch):
     taken, _ = fed.minibatch(torch.arange(200))
     for _ in range(2):
         fed._read_clients(taken)
-    kept = sum(tree.nbytes(value.tree) for value in taken._kept.values())
+    kept = sum(map(tree.nbytes, taken._kept.values()))
     assert 0 < kept <= 2000

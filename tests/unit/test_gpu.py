@@ -83,9 +83,8 @@ def test_kernels_of_grouped_convolutions(kernels, layer, kind, close):
         assert float((a.double() - b).abs().max()) <= close * float(b.abs().max())
 
 
-@pytest.mark.parametrize(("precision", "close"), [("tf32", 0.01), ("bf16", 0.05)])
-def test_what_is_compiled_holds_for_all_rows(kernels, precision, close, caplog):
-    """With convolutions of all kinds: by products, cuDNN and kernels."""
+def pictures():
+    """A task with convolutions of all kinds (by products, cuDNN and kernels), and its rows."""
     draw = torch.Generator().manual_seed(0)
     module = torch.nn.Sequential(
         torch.nn.Conv2d(1, 16, 3, padding=1),
@@ -99,7 +98,12 @@ def test_what_is_compiled_holds_for_all_rows(kernels, precision, close, caplog):
     )
     x = {"a": torch.randn(1200, 1, 8, 6, generator=draw)}
     rows = partition(x, torch.randint(3, (1200,), generator=draw), {"a": 6})
-    task, rule = Task({"a": module}, "cross-entropy"), TDCD(local_steps=5, lr=0.05, batch=200)
+    return Task({"a": module}, "cross-entropy"), rows
+
+
+@pytest.mark.parametrize(("precision", "close"), [("tf32", 0.01), ("bf16", 0.05)])
+def test_what_is_compiled_holds_for_all_rows(kernels, precision, close, caplog):
+    (task, rows), rule = pictures(), TDCD(local_steps=5, lr=0.05, batch=200)
     plain = Run(rule, task, rows, seed=1, device="cuda", precision="float64")
     fast = Run(rule, task, rows, seed=1, device="cuda", precision=precision, compile=True, chunk=2)
     plain.fit(15)
@@ -109,4 +113,16 @@ def test_what_is_compiled_holds_for_all_rows(kernels, precision, close, caplog):
     assert all(entry.play is not None for entry in entries)
     assert sum(len(entry.known) for entry in entries) > 1, "rows did not vary"
     assert all(holds for entry in entries for holds in entry.known.values())
+    assert "runs as it is" not in caplog.text
+
+
+def test_one_step_of_all_clients_at_once_compiled(kernels, caplog):
+    (task, rows), rule = pictures(), TDCD(local_steps=1, lr=0.05, batch=200)
+    plain = Run(rule, task, rows, seed=1, engine="reference", precision="float64")
+    fast = Run(rule, task, rows, seed=1, device="cuda", precision="tf32", compile=True)
+    plain.fit(30)
+    fast.fit(30)
+    assert float((plain.predict() - fast.predict().cpu()).abs().max()) <= 0.01
+    (entry,) = fast.fed._compiler._player._entries.values()
+    assert entry.play is not None
     assert "runs as it is" not in caplog.text

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from .. import tree
+from ..federation.local import by_rows
 from ..federation.placed import Batch, Rows
 from ..models.task import Part, Theta
 from ..rng import Streams
@@ -26,6 +27,7 @@ def initial(part: Part, streams: Streams) -> Theta:
     return part.initial(streams)
 
 
+@by_rows
 def embed(part: Part, theta: Theta, batch: Batch) -> Tensor:
     """Phi_{k,j}: the client's embeddings of its rows."""
     return part.embed(theta, batch.x, batch.mask.ndim, batch.noise)
@@ -49,7 +51,10 @@ def joint_scores(part: Part, theta: Theta, phis: dict[str, Rows]) -> Rows:
 
 
 def mean_over(mask: Tensor, per_row: Tensor) -> Tensor:
-    """Mean over the rows that count; 0 where none does (Eqn. 4 would be 0 / 0)."""
+    """Mean over the rows that count; 0 where none does (Eqn. 4 would be 0 / 0). With shares of rows
+    in a mean of clients, that mean."""
+    if mask.is_floating_point():
+        return (torch.where(mask > 0, per_row, 0.0) * mask).sum()
     return torch.where(mask, per_row, 0.0).sum() / mask.sum().clamp(min=1)
 
 
@@ -57,7 +62,8 @@ def descend(theta: Theta, slope: Theta, mask: Tensor, lr: Tensor, l2: float) -> 
     """One step; a client without a row that counts takes none, whatever its slope is."""
     moves = mask.any()
     if l2:
-        slope = tree.map_tensors(lambda g, a: g + l2 * a, slope, theta)
+        decay = l2 * mask.sum() if mask.is_floating_point() else l2
+        slope = tree.map_tensors(lambda g, a: g + decay * a, slope, theta)
 
     def step(a: Tensor, g: Tensor) -> Tensor:
         return torch.where(moves, torch.addcmul(a, g, lr, value=-1), a)

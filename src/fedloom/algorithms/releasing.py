@@ -18,6 +18,7 @@ from torch import Tensor
 from .. import tree
 from ..errors import ModelError
 from ..federation.fabric import Fabric
+from ..federation.local import Local, by_rows, in_shares
 from ..federation.placed import AtClients, Batch, Known, Noise, RowMap, Rows
 from ..federation.releases import times
 from ..models.guard import Guarded
@@ -110,6 +111,7 @@ class Releasing(Algorithm):
 
     # Local work
 
+    @by_rows
     def release(self, part: Part, theta: Theta, batch: Batch, noise: Noise | None) -> Tensor:
         """What a client sends of its rows."""
         return local.embed(part, theta, self.perturbed(batch, noise))
@@ -133,7 +135,10 @@ class Releasing(Algorithm):
         slopes: bool = False,
     ) -> AtClients[Theta]:
         """Local steps at the clients: by the loss, or by `slopes` that came back."""
-        f, shield_k = self.by_slopes if slopes else self.by_loss, self.gradient_noise(fed, ids)
+        shield_k = self.gradient_noise(fed, ids)
+        f: Local = self.by_slopes if slopes else self.by_loss
+        if self.local_steps == 1 and shield_k is NOTHING:
+            f = self.once_by_slopes if slopes else self.once_by_loss
         given = (theta_k, given_k, step.batch_k, lr, noise_k, shield_k)
         return fed.at_clients(f, fed.part, *given, steps=self.local_steps)
 
@@ -163,6 +168,15 @@ class Releasing(Algorithm):
     ) -> Theta:
         batch = self.perturbed(batch, noise)
         return self._guarded(local.pulled, part, theta, slope, batch, lr, normals)
+
+    @in_shares
+    def once_by_loss(self, *given: Any) -> Theta:
+        """by_loss with one step, and without a shield."""
+        return self.by_loss(*given)
+
+    @in_shares
+    def once_by_slopes(self, *given: Any) -> Theta:
+        return self.by_slopes(*given)
 
     def _guarded(
         self,

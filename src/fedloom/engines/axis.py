@@ -109,20 +109,45 @@ def means(totals: Any, parts: Sequence[float], like: Any) -> Any:
     return tree.map_tensors(mean, totals, like)
 
 
+class Pool(NamedTuple):
+    """Rows of all clients of silos, as if each silo had one client. `at`: their positions in the
+    minibatch, [silos, rows]. For a mean of clients, `parts`: how many of a silo's clients these
+    rows stand for, `whole`: what the client of each row of the minibatch has in their mean, 0 if
+    it is not there."""
+
+    at: Ints
+    parts: Tensor | None = None
+    whole: Tensor | None = None
+
+    def of(self, some: slice) -> Pool:
+        """Of some silos."""
+        if self.parts is None or self.whole is None:
+            return Pool(self.at[some])
+        return Pool(self.at[some], self.parts[some], self.whole[some])
+
+
 @dataclass
 class Chunk:
     """Some clients, by place, so many of each of these silos, and what was computed for them.
-    `named`: they are all of one silo, and work may know which."""
+    `named`: they are all of one silo, and work may know which. `pool`: each of them stands for a
+    silo."""
 
     silos: tuple[str, ...]
     places: Ints
     counts: tuple[int, ...]
     named: bool = False
+    pool: Pool | None = None
     memo: dict[int, Value] = field(default_factory=dict)
 
     @property
     def mixed(self) -> bool:
         return len(self.silos) > 1
+
+    @cached_property
+    def key(self) -> tuple[bytes, ...]:
+        """Differs where the rows of a minibatch do."""
+        places = self.places.tobytes()
+        return (places,) if self.pool is None else (places, self.pool.at.tobytes())
 
     @cached_property
     def of(self) -> Ints:
@@ -134,8 +159,9 @@ class Chunk:
         start = 0
         for silo, count in zip(self.silos, self.counts, strict=True):
             if count:
-                own = self.places[start : start + count]
-                yield start, Chunk((silo,), own, (count,), named=True)
+                some = slice(start, start + count)
+                pool = None if self.pool is None else self.pool.of(some)
+                yield start, Chunk((silo,), self.places[some], (count,), named=True, pool=pool)
             start += count
 
 

@@ -24,6 +24,7 @@ SPARE = 512 * 2**10  # bytes of padding that are worth another chunk
 PIECE = 512 * 2**20  # bytes of rows in a chunk that keep a GPU busy
 PIECES = 5  # chunks of a GPU, for the sake of padding alone
 SMALL = 4 * 2**20  # bytes of all clients' models for which silos share chunks
+PART = 128 * 2**20  # bytes of a piece of rows of one model
 HEAVY = 256 * 2**10  # bytes of rows in a chunk from which it is worth a thread of its own
 
 
@@ -32,7 +33,8 @@ class Cost:
     """What computing a silo's clients takes. `weights`: bytes of one client's model, `row`: bytes
     kept of one row until its derivative is taken, `most`: clients at once (None: by the budget),
     `few`: bytes of all clients' models for which silos share chunks, `even`: chunks of equal
-    numbers of clients, so that what is compiled for one suits them all."""
+    numbers of clients, so that what is compiled for one suits them all, `piece`: bytes of the rows
+    of one model that are computed at once."""
 
     weights: int
     row: int
@@ -41,21 +43,22 @@ class Cost:
     spare: int = SPARE
     few: int = SMALL
     even: bool = False
+    piece: int = PART
 
     @staticmethod
     def of(part: Part, most: int | None, compiled: bool = False) -> Cost:
         """`compiled`: whether local work will be."""
-        budget, spare, few = BUDGET, SPARE, SMALL
+        budget, spare, few, piece = BUDGET, SPARE, SMALL, PART
         if part.device.type == "cuda":
             # seen on an H200: vmap of a ResNet keeps three times what a plain pass does; what is
             # not compiled is bound by starting kernels, so that one more chunk costs most
             budget = torch.cuda.get_device_properties(part.device).total_memory // 8
-            spare, few = budget, budget
+            spare, few, piece = budget, budget, budget
         elif part.loop_only and most is None:
             most = 1  # they run one by one: results are passed on as they come
         params = {**part.block.initial(0), **({} if part.head is None else part.head.initial(0))}
         even = compiled and part.device.type == "cuda"
-        return Cost(tree.nbytes(params), kept_bytes(part), budget, most, spare, few, even)
+        return Cost(tree.nbytes(params), kept_bytes(part), budget, most, spare, few, even, piece)
 
     def __str__(self) -> str:
         if self.most is not None:
@@ -93,6 +96,11 @@ class Cost:
         better computed together, each with a copy from the start."""
         return self.most is None and self.weights * clients <= self.few
 
+    def tiny(self, silos: int) -> bool:
+        """Whether so many models, one for all of a silo's rows, are better computed together: not
+        on a GPU that each of them keeps busy."""
+        return self.weights * silos <= SMALL
+
     def fits(self, rows: int) -> bool:
         """Whether so many rows of one client stay within a chunk's budget."""
         return self.most is None and self.weights + rows * self.row <= self.budget
@@ -105,9 +113,15 @@ class Cost:
             return [len(widths)]
         return self._split(widths[:best]) + self._split(widths[best:])
 
-    def heavy(self, chunk: Ints, widths: Ints | None) -> bool:
-        """Whether a chunk is worth a thread of its own."""
-        return widths is not None and int(widths[chunk].sum()) * self.row > HEAVY
+    def heavy(self, rows: int) -> bool:
+        """Whether a chunk with so many rows is worth a thread of its own."""
+        return rows * self.row > HEAVY
+
+    def pieces(self, rows: int) -> int:
+        """In how many pieces so many rows of one model are computed: an even number, for threads,
+        if they do not fit in one."""
+        needed = max(1, -(-rows * self.row // self.piece))
+        return needed + (needed > 1 and needed % 2)
 
 
 def kept_bytes(part: Part) -> int:

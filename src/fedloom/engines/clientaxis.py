@@ -1,10 +1,10 @@
 """Values along the client axis, and local work on them: `torch.func.vmap` over a chunk.
 
 A value at clients is lazy: a description of what each client would compute. It is computed for a
-chunk of clients at a time. A chunk of one client is a plain call, and so is each client's work with
-an argument that says `loop_only`. Work is given a part of the task that has no silo's name: what is
-recorded of it serves all silos that are alike, and their clients can share a chunk. Work that asks
-for the name is done silo by silo.
+chunk of clients at a time. A chunk of one client is a plain call (but where derivatives are
+compiled), and so is each client's work with an argument that says `loop_only`. Work is given a part
+of the task that has no silo's name: what is recorded of it serves all silos that are alike, and
+their clients can share a chunk. Work that asks for the name is done silo by silo.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def widest(widths: Sequence[Ints | None]) -> Ints | None:
 
 class Mapped(Lazy):
     """Local work on lazy values. What depends on no client is computed once for all. `named`: the
-    work that was seen to ask for its silo."""
+    work that was seen to ask for its silo; `alone`: one client by itself is a plain call."""
 
     def __init__(
         self,
@@ -175,6 +175,7 @@ class Mapped(Lazy):
         f: Local,
         values: Sequence[Lazy],
         scope: Sequence[str],
+        alone: bool = True,
     ):
         has = values[0].has
         for value in values[1:]:
@@ -182,7 +183,11 @@ class Mapped(Lazy):
                 has = has & value.has
         super().__init__(has, scope)
         self._call, self._play, self._named = call, play, named
-        self._f, self._values = f, values
+        self._f, self._values, self._least = f, values, 2 if alone else 1
+
+    @property
+    def f(self) -> Local:
+        return self._f
 
     @property
     def values(self) -> Sequence[Lazy]:
@@ -226,7 +231,7 @@ class Mapped(Lazy):
             return Value(self._call(giving_tensors(self._f), where, trees), False)
         count = len(chunk.places)
         loop = any(getattr(arg, "loop_only", False) for arg in trees)
-        if count > 1 and not loop:
+        if count >= self._least and not loop:
             return Value(self._call(self._together(stacked), where, trees), True)
         each = zip(*(arg.each(count) for arg in args), strict=True)
         alone = giving_tensors(self._f) if loop else self._alone()

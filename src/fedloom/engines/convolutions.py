@@ -8,14 +8,15 @@ our own. Which layer goes which way was measured on an H200: `python -m benchmar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from functools import cache
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import cache, partial
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import products
@@ -26,9 +27,44 @@ MORE = 4  # times as many weights of an output as positions: products are faster
 DEEP = 256  # channels from which cuDNN takes clients apart
 
 
-def of_clients(device: torch.device) -> AbstractContextManager[object]:
+@contextmanager
+def of_clients(device: torch.device) -> Iterator[None]:
     """Where clients' local work is done: with convolutions that suit many clients at once."""
-    return Convolutions() if device.type == "cuda" else nullcontext()
+    if device.type != "cuda":
+        yield
+        return
+    with Convolutions(), BiasApart() if torch.is_autocast_enabled("cuda") else nullcontext():
+        yield
+
+
+class BiasApart(TorchFunctionMode):
+    """A convolution's bias is added afterwards: autocast, inside vmap, does not cast one that is
+    the same for all, and the convolution then refuses it."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if func in (torch.conv1d, torch.conv2d, torch.conv3d):
+            func = partial(_with_bias, func)
+        return func(*args, **(kwargs or {}))
+
+
+def _with_bias(
+    func: Callable[..., Tensor],
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *how: Any,
+    **named: Any,
+) -> Tensor:
+    found = func(input, weight, None, *how, **named)
+    if bias is None:
+        return found
+    return found + bias.to(found.dtype).reshape(-1, *[1] * (weight.ndim - 2))
 
 
 class Convolutions(TorchDispatchMode):

@@ -7,6 +7,7 @@ not be finite.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,31 +52,44 @@ class Segments(RowMap):
         clients: int,
         padding: int,
         device: torch.device,
+        dtype: torch.dtype,
     ):
         self.size = ids.numel()
         self.ids = ids.flatten().to(device)
         self._lead = tuple(ids.shape[:-1])
-        self._padding, self._device = padding, device
-        self._known: dict[bytes, Spots] = {}
+        self._padding, self.device, self.dtype = padding, device, dtype
+        self._known: dict[tuple[bytes, ...], Spots] = {}
         steps = ids.shape[0] if self._lead else 1
         rows = ids.flatten().numpy()
-        group = np.stack([mine[rows] for mine in owner.values()])
+        self._owner = np.stack([mine[rows] for mine in owner.values()])
+        self._silos, self._clients = tuple(owner), clients
+        group = self._owner
         if steps > 1:
             group = group * steps + np.repeat(np.arange(steps), ids.shape[-1])
         group = group.reshape(-1)
         counts = np.bincount(group, minlength=clients * steps)
-        self._order = np.argsort(group, kind="stable") % self.size
+        self._group = group
         self._counts = counts.reshape(-1, steps)
-        self._starts = (np.cumsum(counts) - counts).reshape(-1, steps)
         self.rows = self._counts.sum(1) if steps > 1 else counts  # of each client
         self.widths = self._counts.max(1) if steps > 1 else counts  # of each client in a step
 
+    @cached_property
+    def _order(self) -> Ints:
+        """Positions, sorted by client and step; pools of rows do not need them."""
+        return np.argsort(self._group, kind="stable") % self.size
+
+    @cached_property
+    def _starts(self) -> Ints:
+        """Where those of each client and step begin."""
+        counts = self._counts.reshape(-1)
+        return (np.cumsum(counts) - counts).reshape(self._counts.shape)
+
     def spots(self, chunk: Chunk) -> Spots:
         """As computed before for these clients, or now."""
-        key = chunk.places.tobytes()
-        if key not in self._known:
-            self._known[key] = self._spots(chunk)
-        return self._known[key]
+        if chunk.key not in self._known:
+            spots = self._spots if chunk.pool is None else self._pooled
+            self._known[chunk.key] = spots(chunk)
+        return self._known[chunk.key]
 
     def _spots(self, chunk: Chunk) -> Spots:
         counts = self._counts[chunk.places][..., None]
@@ -90,11 +104,36 @@ class Segments(RowMap):
         if chunk.mixed:
             through = through + self.size * np.repeat(chunk.of, self.rows[chunk.places])
         found = (slots.reshape(shape), real.reshape(shape), flat, through)
-        return Spots(*(torch.from_numpy(a).to(self._device) for a in found))
+        return Spots(*(torch.from_numpy(a).to(self.device) for a in found))
+
+    def _pooled(self, chunk: Chunk) -> Spots:
+        assert chunk.pool is not None
+        slots = chunk.pool.at
+        through = slots + self.size * np.arange(len(slots))[:, None]
+        real = np.ones(slots.shape, dtype=bool)
+        found = (slots, real, np.arange(slots.size), through.reshape(-1))
+        return Spots(*(torch.from_numpy(a).to(self.device) for a in found))
+
+    def owners(self, silos: Sequence[str]) -> Ints:
+        """The place of the client of each row of these silos' minibatches, [silos, size]."""
+        return self._owner[[self._silos.index(silo) for silo in silos]]
+
+    def shares(self, chunk: Chunk, mask: Tensor | None) -> Tensor:
+        """Of the rows of a pool, what each has in a mean of clients: an equal part of what its
+        client has. `mask`: which rows of the silos' minibatches count (None: all)."""
+        assert chunk.pool is not None
+        assert chunk.pool.whole is not None
+        whole = chunk.pool.whole.flatten()
+        if mask is not None:
+            whole = torch.where(mask, whole, 0)
+        who = torch.from_numpy(self.owners(chunk.silos).reshape(-1)).to(self.device)
+        rows = whole.new_zeros(self._clients).index_add_(0, who, (whole > 0).to(whole.dtype))
+        each = whole / rows.index_select(0, who).clamp_(min=1)
+        return each.index_select(0, self.spots(chunk).at).reshape(len(chunk.silos), -1)
 
     def _width(self, rows: int) -> int:
         """Columns for so many rows."""
-        rows = few_sizes(rows) if self._device.type == "cuda" else rows
+        rows = few_sizes(rows) if self.device.type == "cuda" else rows
         return max(1, rows) + self._padding
 
     def put(self, chunk: Chunk, value: Value, rows: Tensor, mask: Tensor) -> Tensor:
@@ -125,26 +164,27 @@ class Taken(Lazy):
         scope: Sequence[str],
     ):
         super().__init__(has, scope)
-        self._x, self._y, self._where = x, y, where
-        self._kept: dict[bytes, Value] = {}
+        self._x, self._y, self.segments = x, y, where
+        self._kept: dict[tuple[bytes, ...], Batch] = {}
         self._room = KEPT
 
     def widths(self) -> Ints:
-        return self._where.widths
+        return self.segments.widths
 
     def _compute(self, chunk: Chunk) -> Value:
-        key = chunk.places.tobytes()
-        if key in self._kept:  # a round takes the rows of its minibatch more than once
-            return self._kept[key]
-        spots = self._where.spots(chunk)
-        rows = _rows(self._where.ids, spots.slots)
-        x, y = self._of(chunk, self._x, rows), None
-        if self._y[chunk.silos[0]] is not None:
-            y = self._of(chunk, self._y, rows)
-        batch = Value(Batch(x, y, spots.mask), True)
-        if (size := tree.nbytes(batch.tree)) <= self._room:
-            self._kept[key], self._room = batch, self._room - size
-        return batch
+        batch = self._kept.get(chunk.key)  # a round takes its rows more than once
+        if batch is None:
+            spots = self.segments.spots(chunk)
+            rows = _rows(self.segments.ids, spots.slots)
+            x, y = self._of(chunk, self._x, rows), None
+            if self._y[chunk.silos[0]] is not None:
+                y = self._of(chunk, self._y, rows)
+            batch = Batch(x, y, spots.mask)
+            if (size := tree.nbytes(batch)) <= self._room:
+                self._kept[chunk.key], self._room = batch, self._room - size
+        if chunk.pool is not None and chunk.pool.whole is not None:
+            batch = batch._replace(mask=self.segments.shares(chunk, None))
+        return Value(batch, True)
 
     def _of(self, chunk: Chunk, values: Mapping[str, Any], rows: Tensor) -> Tensor:
         if not chunk.mixed:
@@ -185,14 +225,14 @@ class Scattered(Lazy):
 
     def __init__(self, rows: Mapping[str, Rows], where: Segments, has: Bools):
         super().__init__(has, tuple(rows))
-        self._rows, self._where = rows, where
+        self._rows, self.segments = rows, where
         self._joined: dict[tuple[str, ...], Rows] = {}
 
     def widths(self) -> Ints:
-        return self._where.widths
+        return self.segments.widths
 
     def _compute(self, chunk: Chunk) -> Value:
-        spots = self._where.spots(chunk)
+        spots = self.segments.spots(chunk)
         slots = spots.slots
         if chunk.silos not in self._joined:
             mine = [self._rows[silo] for silo in chunk.silos]
@@ -200,10 +240,14 @@ class Scattered(Lazy):
                 Rows(*map(torch.cat, zip(*mine, strict=True))) if chunk.mixed else mine[0]
             )
         if chunk.mixed:
-            before = torch.from_numpy(chunk.of * self._where.size).to(slots.device)
+            before = torch.from_numpy(chunk.of * self.segments.size).to(slots.device)
             slots = slots + before.reshape(-1, *[1] * (slots.ndim - 1))
         value, counts = self._joined[chunk.silos]
-        return Value(Rows(_rows(value, slots), _rows(counts, slots) & spots.mask), True)
+        if chunk.pool is not None and chunk.pool.whole is not None:
+            mask = self.segments.shares(chunk, counts)
+        else:
+            mask = _rows(counts, slots) & spots.mask
+        return Value(Rows(_rows(value, slots), mask), True)
 
 
 def few_sizes(rows: int) -> int:

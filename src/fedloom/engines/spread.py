@@ -23,7 +23,7 @@ from ..federation.messages import Kind
 from ..federation.placed import AtClients
 from ..federation.schedule import Bools
 from ..rng import Ints
-from .axis import Axis, Chunk, Lot
+from .axis import Axis, Chunk
 from .chunks import Cost
 from .clientaxis import Lazy
 from .parcels import packed, unpacked
@@ -65,8 +65,8 @@ class SpreadEngine(StackedEngine):
 
     # What is computed here
 
-    def _lots(self, there: Bools, *lazy: Lazy | None) -> Iterator[Lot]:
-        return super()._lots(there & self._mine, *lazy)
+    def _here(self, there: Bools) -> Bools:
+        return there & self._mine
 
     def _one_by_one(self, there: Bools) -> Iterator[Chunk]:
         """A client is looked for: whoever has it tells the others, who wait here for it."""

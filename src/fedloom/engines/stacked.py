@@ -55,6 +55,7 @@ from .clientaxis import (
 )
 from .compiling import Compiler
 from .convolutions import of_clients
+from .pools import Pools, rows_of
 from .replay import CALLS, Player
 from .segments import RowNoise, Scattered, Segments, Taken
 from .threads import ahead, autocast
@@ -93,6 +94,7 @@ class StackedEngine(Fabric):
             device=torch.device(device),
         )
         self._padding = padding
+        self._pooling = chunk is None and not padding
         self._names = topology.clients
         self._axis = Axis(topology.clients)
         self._x = {
@@ -174,7 +176,7 @@ class StackedEngine(Fabric):
 
     def minibatch(self, ids: Tensor) -> tuple[AtClients[Batch], RowMap]:
         owner = {silo: self._owner[silo] for silo in self.scope}
-        where = Segments(ids, owner, self._axis.size, self._padding, self.device)
+        where = Segments(ids, owner, self._axis.size, self._padding, self.device, self.dtype)
         return Taken(self._x, self._y, where, self._all, self.scope), where
 
     def row_noise(
@@ -226,7 +228,8 @@ class StackedEngine(Fabric):
         check_local(f)
         args = [self._lazy(value, name_of(f)) for value in values or [self.known(None)]]
         f = f if values else of_nothing(f)
-        return Mapped(self._client_call, self._player, self._named, f, args, self.scope)
+        alone = self._compiler is None
+        return Mapped(self._client_call, self._player, self._named, f, args, self.scope, alone)
 
     def _client_call(self, f: Local, where: str, args: Sequence[Any]) -> Any:
         way = nullcontext() if self._compiler is None else derivatives_by(self._compiler)
@@ -314,7 +317,8 @@ class StackedEngine(Fabric):
         self, kind: Kind, there: Bools, lazy: Lazy, where: Segments
     ) -> Iterator[tuple[Silos, Tensor, Tensor]]:
         """The minibatches of silos, one after the other, and which of their rows came."""
-        for lot in self._lots(there, lazy):
+        pooled = self._pooling and rows_of(lazy, "by_rows") is where
+        for lot in self._pools(there, lazy, where) if pooled else self._lots(there, lazy):
             shape, dtype = self._spec(kind, lot.silos[0])
             size = len(lot.silos) * where.size
             rows = torch.zeros(size, *shape, dtype=dtype, device=self.device)
@@ -369,7 +373,11 @@ class StackedEngine(Fabric):
         like: Mapping[str, Any],
     ) -> Iterator[tuple[Silos, Any, list[float]]]:
         """Sums over the clients of silos, each tensor with a first axis for these silos."""
-        for lot in self._lots(there, lazy, weights):
+        pool = rows_of(lazy, "in_shares") if self._pooling and weights is None else None
+        lots = self._lots(there, lazy, weights)
+        if pool is not None:
+            lots = self._pools(there, lazy, pool, mean=True)
+        for lot in lots:
             total, parts = self._sum(kind, lot, lazy, weights, like)
             if total is not None:
                 yield lot.silos, total, parts
@@ -380,7 +388,7 @@ class StackedEngine(Fabric):
         """Weighted sums over each silo's clients, chunk by chunk, and the sums of the weights."""
         total, parts = None, [0.0] * len(lot.silos)
         for chunk in lot.chunks:
-            count, w = len(chunk.places), None
+            count, w = len(chunk.places), None if chunk.pool is None else chunk.pool.parts
             value = lazy.value(chunk)
             first = value.each(1)[0]
             if weights is not None:
@@ -454,6 +462,7 @@ class StackedEngine(Fabric):
         shapes = together([value.shapes() for value in values])
         widths = widest([value.widths() for value in values])
         whole = len(self.scope) == len(self.silos)
+        there = self._here(there)
         for silos in self._alike if whole else [(silo,) for silo in self.scope]:
             places = self._axis.places(there, silos)
             one_shape = shapes is None or len(set(shapes[places].tolist())) < 2
@@ -465,6 +474,26 @@ class StackedEngine(Fabric):
                 places = self._axis.places(there, (silo,))
                 yield Lot((silo,), self._cut((silo,), places, shapes, widths, values))
 
+    def _pools(
+        self, there: Bools, lazy: Lazy, where: Segments, mean: bool = False
+    ) -> Iterator[Lot]:
+        """The silos in scope as lots in which each silo has one client, with all rows."""
+        whole = len(self.scope) == len(self.silos)
+        there = self._here(there)
+        for alike in self._alike if whole else [(silo,) for silo in self.scope]:
+            cost, all_there = self._cost[alike[0]], bool(there[where.owners(alike)].all())
+            mixed = all_there and cost.tiny(len(alike)) and can_mix(lazy, alike)
+            for silos in [alike] if mixed else [(silo,) for silo in alike]:
+                pools = Pools(self._axis, where, there, silos, mean)
+                pieces = cost.pieces(pools.rows)
+                chunks = pools.chunks(pieces)
+                heavy = pieces > 1 and cost.heavy(pools.rows // pieces)
+                yield Lot(silos, self._ahead(chunks, [lazy]) if heavy else chunks)
+
+    def _here(self, there: Bools) -> Bools:
+        """Those of them that are computed here."""
+        return there
+
     def _cut(
         self,
         silos: tuple[str, ...],
@@ -473,8 +502,7 @@ class StackedEngine(Fabric):
         widths: Ints | None,
         values: Sequence[Lazy],
     ) -> Iterator[Chunk]:
-        """Chunks of these clients. What is heavy to compute is computed ahead, by as many threads
-        as torch has."""
+        """Chunks of these clients. What is heavy to compute is computed ahead."""
         cost, groups = self._cost[silos[0]], [places]
         if shapes is not None:
             groups = [places[shapes[places] == kind] for kind in np.unique(shapes[places])]
@@ -484,9 +512,14 @@ class StackedEngine(Fabric):
             for cut in cost.cut(group, None if widths is None else widths[group])
         ]
         chunks = (self._axis.chunk(silos, cut) for cut in cuts)
-        if len(cuts) > 1 and self.device.type == "cpu" and cost.heavy(cuts[0], widths):
-            return ahead(chunks, lambda chunk: [value.value(chunk) for value in values])
-        return chunks
+        heavy = len(cuts) > 1 and widths is not None and cost.heavy(int(widths[cuts[0]].sum()))
+        return self._ahead(chunks, values) if heavy else chunks
+
+    def _ahead(self, chunks: Iterator[Chunk], values: Sequence[Lazy]) -> Iterator[Chunk]:
+        """Computed by as many threads as torch has."""
+        if self.device.type != "cpu":
+            return chunks
+        return ahead(chunks, lambda chunk: [value.value(chunk) for value in values])
 
     def _chunks(self, there: Bools, lazy: Lazy) -> Iterator[Chunk]:
         return (chunk for lot in self._lots(there, lazy) for chunk in lot.chunks)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial, wraps
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -14,10 +14,26 @@ from .placed import AtClients, AtHubs, Known, PerSilo, Placed
 from .topology import Client, Party, title
 
 Local = Callable[..., Any]
+L = TypeVar("L", bound=Local)
 
 
 def name_of(f: Local) -> str:
     return getattr(f, "__qualname__", None) or repr(f)
+
+
+def by_rows(f: L) -> L:
+    """Says of local work that what it gives for a row depends on this row, and on what is the same
+    at all clients of a silo, only: an engine may do the rows of many clients at once."""
+    f.by_rows = True  # type: ignore[attr-defined]
+    return f
+
+
+def in_shares(f: L) -> L:
+    """Says of local work that its mean over clients with the same weights is what it gives for all
+    of their rows, each with its share in the mean in place of a mask. That is so if what it gives
+    is a constant and a sum over rows, in which each row has its share: one step of SGD, say."""
+    f.in_shares = True  # type: ignore[attr-defined]
+    return f
 
 
 def check_local(f: Local) -> None:

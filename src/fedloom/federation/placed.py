@@ -30,7 +30,8 @@ MISSING: Any = _Missing()
 
 @travels
 class Rows(NamedTuple):
-    """Values with a leading row axis, and which of the rows are real."""
+    """Values with a leading row axis, and which of the rows are real (or, for local work that is
+    `in_shares`, each row's share)."""
 
     value: Tensor
     mask: Tensor

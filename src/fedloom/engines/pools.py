@@ -1,0 +1,70 @@
+"""The rows of a silo's clients at once, where their work is the same as one client's with all rows.
+
+As long as clients have the same weights, embeddings of rows are those of one model. And a mean over
+clients of one step from these weights is a step along one weighted sum of rows' losses. Local work
+says of itself that this holds for it (`by_rows`, `in_shares`); then each silo is computed as if it
+had one client, in pieces of rows where these are many: no padding, and no weights of clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from ..federation.schedule import Bools
+from .axis import Axis, Chunk, Pool
+from .clientaxis import Lazy, Mapped, Parts, Same
+from .segments import Scattered, Segments, Taken
+
+
+def rows_of(lazy: Lazy, mark: str) -> Segments | None:
+    """The minibatch that clients' work is about, if it may be done for a silo's rows at once."""
+    if not isinstance(lazy, Mapped) or not getattr(lazy.f, mark, False):
+        return None
+    found: Segments | None = None
+    for value in lazy.values:
+        if isinstance(value, Same | Parts):
+            continue
+        if isinstance(value, Taken | Scattered):
+            where: Segments | None = value.segments
+        else:
+            where = rows_of(value, "by_rows")
+        if where is None or where is not (found or where):
+            return None
+        found = where
+    return found
+
+
+class Pools:
+    """Of some silos, the rows of those who are there, in pieces. `mean`: for a mean of clients."""
+
+    def __init__(
+        self, axis: Axis, where: Segments, there: Bools, silos: tuple[str, ...], mean: bool
+    ):
+        self._axis, self._where, self._silos, self._mean = axis, where, silos, mean
+        self._here = there[where.owners(silos)]
+        self._clients = [int(there[axis.span[silo]].sum()) for silo in silos]
+        self._at = [np.flatnonzero(mine) for mine in self._here]
+        if mean:  # some may be there who have none of the rows: any one, which counts nothing
+            self._at = [at if len(at) else np.zeros(1, dtype=np.int64) for at in self._at]
+
+    @property
+    def rows(self) -> int:
+        return sum(map(len, self._at))
+
+    def chunks(self, pieces: int) -> Iterator[Chunk]:
+        at, parts = np.stack(self._at), None
+        places = np.array([self._axis.span[silo].start for silo in self._silos])
+        cuts = [cut for cut in np.array_split(at, pieces, axis=1) if cut.size]
+        whole = None
+        if self._mean:
+            if not any(self._clients):
+                return
+            device, dtype = self._where.device, self._where.dtype
+            parts = torch.tensor(self._clients, dtype=torch.float64, device=device) / len(cuts)
+            whole = torch.from_numpy(self._here).to(device) / parts.to(dtype)[:, None]
+        for cut in cuts:
+            pool = Pool(np.ascontiguousarray(cut), parts, whole)
+            yield Chunk(self._silos, places, (1,) * len(places), pool=pool)

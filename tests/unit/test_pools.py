@@ -1,0 +1,129 @@
+"""All rows of a silo at once, for clients with the same weights: the same numbers as one by one."""
+
+from dataclasses import fields, replace
+
+import pytest
+import torch
+
+from fedloom import TDCD, Run, Task, mlp, partition, tree
+from fedloom.algorithms import local
+from fedloom.algorithms.tdcd import MODEL
+from fedloom.engines import pools
+from fedloom.engines.pools import rows_of
+from fedloom.federation.schedule import Drawn
+from fedloom.registry import algorithms
+from fedloom.testing import sample_of
+
+
+def federation(rows=60, clients=(4, 7)):
+    draw = torch.Generator().manual_seed(0)
+    x = {f"s{j}": torch.randn(rows, 5, generator=draw) for j in range(len(clients))}
+    labels = torch.randint(3, (rows,), generator=draw)
+    return partition(x, labels, {f"s{j}": k for j, k in enumerate(clients)})
+
+
+def task(alike=True):
+    blocks = {"s0": mlp(5, [6], 3), "s1": mlp(5, [6] if alike else [4], 3)}
+    return Task(blocks, "cross-entropy")
+
+
+def both(rule, what, rows, **options):
+    """The same on both engines."""
+    made = {"precision": "float64", "seed": 3, **options}
+    return [Run(rule, what, rows, engine=name, **made) for name in ("stacked", "reference")]
+
+
+def apart(fast, plain, rounds):
+    """How far blocks are apart after so many rounds, and whether the same was sent."""
+    for run in (fast, plain):
+        run.fit(rounds)
+    found = [run.algorithm.blocks(run.fed, run.state) for run in (fast, plain)]
+    assert list(fast.ledger) == list(plain.ledger)
+    return tree.largest_difference(*found)
+
+
+@pytest.fixture
+def pooled(monkeypatch):
+    """The pools that were computed: silos, rows and whether for a mean."""
+    found = []
+
+    class Noted(pools.Pools):
+        def chunks(self, pieces):
+            for chunk in super().chunks(pieces):
+                found.append((chunk.silos, chunk.pool.at.shape[1], chunk.pool.whole is not None))
+                yield chunk
+
+    monkeypatch.setattr("fedloom.engines.stacked.Pools", Noted)
+    return found
+
+
+SETTINGS = {
+    "plain": {},
+    "l2": {"l2": 0.3},
+    "all rows": {"batch": None},
+    "fresh": {"minibatch": "fresh"},
+    "few rows, many clients without": {"batch": 3, "l2": 0.3},
+}
+
+
+@pytest.mark.parametrize("schedule", [None, Drawn(0.6, seed=2)], ids=["all there", "some away"])
+@pytest.mark.parametrize("alike", [True, False], ids=["alike", "different silos"])
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=list(SETTINGS))
+def test_one_step_of_all_clients_at_once(pooled, settings, alike, schedule):
+    rule = TDCD(**{"local_steps": 1, "lr": 0.3, "batch": 17, **settings})
+    assert apart(*both(rule, task(alike), federation(), schedule=schedule), 12) < 1e-12
+    assert {mean for _, _, mean in pooled} == {False, True}
+    if schedule is None:
+        assert {len(silos) for silos, _, _ in pooled} == ({2} if alike else {1})
+
+
+def test_in_pieces(pooled):
+    fast, plain = both(TDCD(local_steps=1, lr=0.3, batch=17, l2=0.1), task(), federation())
+    for silo, cost in fast.fed._cost.items():
+        fast.fed._cost[silo] = replace(cost, piece=5 * cost.row)
+    assert apart(fast, plain, 5) < 1e-12
+    assert max(size for _, size, _ in pooled) <= 5
+
+
+@pytest.mark.parametrize("name", sorted(algorithms))
+def test_every_algorithm_with_one_step(name):
+    """Also those that have no step that can be pooled."""
+    for example in algorithms[name].examples():
+        steps = {field.name: 1 for field in fields(example) if field.name == "local_steps"}
+        rule = replace(example, **steps)
+        assert apart(*both(rule, *sample_of(rule)), 3) < 1e-10
+
+
+def test_where_it_does_not_hold_it_is_not_done(pooled):
+    """Several steps, clients that are weighed, or a user's own number of clients at once."""
+    for settings, options in [
+        ({"local_steps": 2}, {}),
+        ({"local_steps": 1, "weighting": "rows"}, {}),
+        ({"local_steps": 1}, {"chunk": 3}),
+    ]:
+        pooled.clear()
+        rule = TDCD(**{"lr": 0.3, "batch": 17, **settings})
+        Run(rule, task(), federation(), **options).fit(2)
+        assert not any(mean for _, _, mean in pooled)
+        assert bool(pooled) == ("chunk" not in options)  # embeddings may be
+
+
+def test_work_must_say_that_it_may_be_pooled():
+    run = Run(TDCD(lr=0.3, batch=17), task(), federation())
+    fed, part = run.fed, run.fed.part
+    fed.begin(0)
+    batch_k, rows = fed.minibatch(torch.arange(17))
+    theta_k = fed.to_clients(MODEL, run.algorithm.start(fed).theta)
+
+    def own(part, theta, batch):
+        return local.embed(part, theta, batch)
+
+    said = fed.at_clients(local.embed, part, theta_k, batch_k)
+    assert rows_of(said, "by_rows") is rows
+    assert rows_of(said, "in_shares") is None
+    assert rows_of(fed.at_clients(own, part, theta_k, batch_k), "by_rows") is None
+    held = fed.hold(theta_k)  # each client's own
+    assert rows_of(fed.at_clients(local.embed, part, held, batch_k), "by_rows") is None
+    other, _ = fed.minibatch(torch.arange(17))
+    both_k = fed.at_clients(local.embed, part, theta_k, batch_k, other)
+    assert rows_of(both_k, "by_rows") is None
