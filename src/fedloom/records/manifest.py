@@ -58,11 +58,7 @@ class Manifest:
             "versions": {"python": platform.python_version()}
             | {name: found for name in PACKAGES if (found := version_of(name))},
             "commit": commit(),
-            "machine": {
-                "system": platform.platform(),
-                "cores": os.cpu_count(),
-                "device": file.engine.device,
-            },
+            "machine": machine(file.engine.device),
         }
         return Manifest(values)._written(folder)
 
@@ -79,6 +75,15 @@ class Manifest:
     def _written(self, folder: Path) -> Manifest:
         write_json(folder / NAME, self.values)
         return self
+
+
+def machine(device: str) -> dict[str, Any]:
+    found = {"system": platform.platform(), "cores": os.cpu_count(), "device": device}
+    if device.startswith("cuda"):
+        import torch
+
+        found["gpu"] = torch.cuda.get_device_name(device)
+    return found
 
 
 def _now() -> str:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from ..files import write_json, write_text
-from ..records.manifest import commit
-from .conduct import Conduct, rows_per_second, seconds
+from ..records.manifest import Manifest, commit
+from .conduct import Conduct, One, rows_per_second, seconds
 from .experiment import Experiment
 from .figure import figure
 from .lines import Line, Measure, as_csv
@@ -53,7 +53,7 @@ def judged(conduct: Conduct, lines: Sequence[Line], finished: bool) -> Result:
         "search": conduct.search_table(),
         "rows_per_second": {name: round(rate) for name, rate in rows_per_second(ones)},
         "seconds": round(seconds([*conduct.searched, *ones]), 1),
-        "device": _device(conduct.device),
+        "device": _devices(ones),
         "created": datetime.now(UTC).date().isoformat(),
         "commit": commit(),
     }
@@ -88,12 +88,16 @@ def numbers(experiment: Experiment, lines: Sequence[Line]) -> list[dict[str, Any
     return found
 
 
-def _device(device: str | None) -> str:
-    if device is not None and device.startswith("cuda"):
-        import torch
+def _devices(ones: Sequence[One]) -> str:
+    """What these runs were done on, wherever they are judged."""
+    found = (Manifest.read(one.folder) for one in ones)
+    machines = [one.values["machine"] for one in found if one is not None]
+    names = [m["gpu"] if "gpu" in m else _cpu(m["cores"]) for m in machines]
+    return " and ".join(dict.fromkeys(names)) or _cpu(os.cpu_count())
 
-        return torch.cuda.get_device_name()
-    return f"CPU, {os.cpu_count()} cores ({platform.machine()})"
+
+def _cpu(cores: int | None) -> str:
+    return f"CPU, {cores} cores ({platform.machine()})"
 
 
 def latest(name: str, full: bool, root: Path) -> tuple[Result, str] | None:
