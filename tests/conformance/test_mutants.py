@@ -8,6 +8,7 @@ import torch
 from fedloom import tree
 from fedloom.algorithms import TDCD, Central, InverseSqrt, State, Twin, local
 from fedloom.algorithms.tdcd import EMBEDDING, HUB_EMBEDDING, REST, counted, share_head
+from fedloom.federation.local import by_rows, in_shares
 from fedloom.federation.placed import Rows
 from fedloom.testing import CHECKS
 
@@ -97,6 +98,27 @@ class ConstantSteps(TDCD):
         return [Twin("N = K = 1", mine, other, 1, 1)]
 
 
+@dataclass(frozen=True)
+class SaysByRows(TDCD):
+    """Embeds rows less their client's mean, and says that rows are embedded by themselves."""
+
+    @by_rows
+    def release(self, part, theta, batch, noise):
+        found = super().release(part, theta, batch, noise)
+        there = batch.mask[..., None]
+        return found - torch.where(there, found, 0).sum(-2, keepdim=True) / there.sum().clamp(min=1)
+
+
+@dataclass(frozen=True)
+class SaysInShares(TDCD):
+    """A step of a fixed length, which is not linear in its rows."""
+
+    @in_shares
+    def by_loss(self, part, theta, *more):
+        new = super().by_loss(part, theta, *more)
+        return tree.map_tensors(lambda a, b: a + (b - a).sign() * 0.1, theta, new)
+
+
 SETTINGS = {"local_steps": 3, "lr": 0.2, "batch": 12}
 
 
@@ -115,6 +137,8 @@ def test_the_original_passes():
         (CountsMaskedRows(**{**SETTINGS, "weighting": "rows"}), {"twins"}),
         (HalvesHead(**SETTINGS), {"twins"}),
         (ConstantSteps(**SETTINGS), {"twins"}),
+        (SaysByRows(**SETTINGS), {"engines_agree"}),
+        (SaysInShares(**{**SETTINGS, "local_steps": 1}), {"engines_agree"}),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, TDCD) else "",
 )

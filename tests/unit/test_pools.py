@@ -9,7 +9,7 @@ from fedloom import TDCD, Run, Task, mlp, partition, tree
 from fedloom.algorithms import local
 from fedloom.algorithms.tdcd import MODEL
 from fedloom.engines import pools
-from fedloom.engines.pools import rows_of
+from fedloom.engines.pools import rows_of, rows_of_mean
 from fedloom.federation.schedule import Drawn
 from fedloom.registry import algorithms
 from fedloom.testing import sample_of
@@ -119,11 +119,11 @@ def test_work_must_say_that_it_may_be_pooled():
         return local.embed(part, theta, batch)
 
     said = fed.at_clients(local.embed, part, theta_k, batch_k)
-    assert rows_of(said, "by_rows") is rows
-    assert rows_of(said, "in_shares") is None
-    assert rows_of(fed.at_clients(own, part, theta_k, batch_k), "by_rows") is None
+    assert rows_of(said) is rows
+    assert rows_of_mean(said) is None
+    assert rows_of(fed.at_clients(own, part, theta_k, batch_k)) is None
     held = fed.hold(theta_k)  # each client's own
-    assert rows_of(fed.at_clients(local.embed, part, held, batch_k), "by_rows") is None
+    assert rows_of(fed.at_clients(local.embed, part, held, batch_k)) is None
     other, _ = fed.minibatch(torch.arange(17))
     both_k = fed.at_clients(local.embed, part, theta_k, batch_k, other)
-    assert rows_of(both_k, "by_rows") is None
+    assert rows_of(both_k) is None

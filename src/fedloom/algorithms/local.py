@@ -190,6 +190,7 @@ def made_up_rows(part: Part) -> Batch:
     return Batch(x.to(part.device), y.to(part.device), mask)
 
 
+@by_rows
 def nothing_from_others(part: Part, batch: Batch) -> Rows:
     """The rest, for a silo that trains alone."""
     zeros = torch.zeros(part.shapes.joint, dtype=part.shapes.dtype, device=batch.mask.device)

@@ -18,7 +18,7 @@ from torch import Tensor
 from .. import tree
 from ..errors import ModelError
 from ..federation.fabric import Fabric
-from ..federation.local import Local, by_rows, in_shares
+from ..federation.local import by_rows, in_shares
 from ..federation.placed import AtClients, Batch, Known, Noise, RowMap, Rows
 from ..federation.releases import times
 from ..models.guard import Guarded
@@ -136,12 +136,11 @@ class Releasing(Algorithm):
     ) -> AtClients[Theta]:
         """Local steps at the clients: by the loss, or by `slopes` that came back."""
         shield_k = self.gradient_noise(fed, ids)
-        f: Local = self.by_slopes if slopes else self.by_loss
-        if self.local_steps == 1 and shield_k is NOTHING:
-            f = self.once_by_slopes if slopes else self.once_by_loss
+        f = self.by_slopes if slopes else self.by_loss
         given = (theta_k, given_k, step.batch_k, lr, noise_k, shield_k)
         return fed.at_clients(f, fed.part, *given, steps=self.local_steps)
 
+    @in_shares
     def by_loss(
         self,
         part: Part,
@@ -156,6 +155,7 @@ class Releasing(Algorithm):
             batch = self.perturbed(batch, noise)
         return self._guarded(local.local_loss, part, theta, rest, batch, lr, normals)
 
+    @in_shares
     def by_slopes(
         self,
         part: Part,
@@ -168,15 +168,6 @@ class Releasing(Algorithm):
     ) -> Theta:
         batch = self.perturbed(batch, noise)
         return self._guarded(local.pulled, part, theta, slope, batch, lr, normals)
-
-    @in_shares
-    def once_by_loss(self, *given: Any) -> Theta:
-        """by_loss with one step, and without a shield."""
-        return self.by_loss(*given)
-
-    @in_shares
-    def once_by_slopes(self, *given: Any) -> Theta:
-        return self.by_slopes(*given)
 
     def _guarded(
         self,

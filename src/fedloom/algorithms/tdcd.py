@@ -26,6 +26,7 @@ from torch import Tensor
 from .. import tree
 from ..data.placement import Placement
 from ..federation.fabric import Fabric
+from ..federation.local import in_shares
 from ..federation.messages import Kind
 from ..federation.placed import AtClients, AtHubs, Batch, Rows
 from ..federation.releases import times
@@ -79,6 +80,7 @@ class TieredSGD(MinibatchSGD):
     def weigh(self, part: Part, rows: Tensor) -> Tensor:
         return (rows if self.weighting == "rows" else rows > 0).to(part.shapes.dtype)
 
+    @in_shares
     def local_sgd(self, part: Part, theta: Theta, rest: Rows, batch: Batch, lr: Tensor) -> Theta:
         return local.local_sgd(part, theta, rest, batch, lr, self.l2)
 

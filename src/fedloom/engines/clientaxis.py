@@ -165,7 +165,8 @@ def widest(widths: Sequence[Ints | None]) -> Ints | None:
 
 class Mapped(Lazy):
     """Local work on lazy values. What depends on no client is computed once for all. `named`: the
-    work that was seen to ask for its silo; `alone`: one client by itself is a plain call."""
+    work that was seen to ask for its silo; `steps`: how many local steps it is; `alone`: one client
+    by itself is a plain call."""
 
     def __init__(
         self,
@@ -175,7 +176,8 @@ class Mapped(Lazy):
         f: Local,
         values: Sequence[Lazy],
         scope: Sequence[str],
-        alone: bool = True,
+        steps: int,
+        alone: bool,
     ):
         has = values[0].has
         for value in values[1:]:
@@ -183,29 +185,22 @@ class Mapped(Lazy):
                 has = has & value.has
         super().__init__(has, scope)
         self._call, self._play, self._named = call, play, named
-        self._f, self._values, self._least = f, values, 2 if alone else 1
-
-    @property
-    def f(self) -> Local:
-        return self._f
-
-    @property
-    def values(self) -> Sequence[Lazy]:
-        return self._values
+        self.f, self.values, self.steps = f, values, steps
+        self._least = 2 if alone else 1
 
     def shapes(self) -> Ints | None:
-        return together([value.shapes() for value in self._values])
+        return together([value.shapes() for value in self.values])
 
     def widths(self) -> Ints | None:
-        return widest([value.widths() for value in self._values])
+        return widest([value.widths() for value in self.values])
 
     def _compute(self, chunk: Chunk) -> Value:
-        if self._f in self._named and not chunk.named:
+        if self.f in self._named and not chunk.named:
             return self._silo_by_silo(chunk)
         try:
-            return self._work(chunk, [value.value(chunk) for value in self._values])
+            return self._work(chunk, [value.value(chunk) for value in self.values])
         except SiloAsked:
-            self._named.add(self._f)
+            self._named.add(self.f)
             return self._silo_by_silo(chunk)
 
     def _silo_by_silo(self, chunk: Chunk) -> Value:
@@ -213,7 +208,7 @@ class Mapped(Lazy):
         for start, own in chunk.by_silo():
             count = len(own.places)
             args = []
-            for value in self._values:
+            for value in self.values:
                 whole = value.value(chunk)
                 args.append(whole.narrow(start, count) if whole.stacked else value.value(own))
             result = self._work(own, args)
@@ -228,29 +223,29 @@ class Mapped(Lazy):
         where = f"clients of {', '.join(chunk.silos)}"
         stacked = tuple(arg.stacked for arg in args)
         if not any(stacked):
-            return Value(self._call(giving_tensors(self._f), where, trees), False)
+            return Value(self._call(giving_tensors(self.f), where, trees), False)
         count = len(chunk.places)
         loop = any(getattr(arg, "loop_only", False) for arg in trees)
         if count >= self._least and not loop:
             return Value(self._call(self._together(stacked), where, trees), True)
         each = zip(*(arg.each(count) for arg in args), strict=True)
-        alone = giving_tensors(self._f) if loop else self._alone()
+        alone = giving_tensors(self.f) if loop else self._alone()
         return Value(stack([self._call(alone, where, mine) for mine in each]), True)
 
     def _together(self, stacked: tuple[bool, ...]) -> Local:
         """f for all clients of a chunk at once."""
-        f = giving_tensors(self._f)
+        f = giving_tensors(self.f)
 
         def mapped(*trees: Any) -> Any:
             along = (0 if axis else None for axis in stacked)
             return vmap(f, in_dims=tuple(map(tree.axes, trees, along)))(*trees)
 
-        return wraps(f)(lambda *trees: self._play((self._f, stacked), mapped, trees))
+        return wraps(f)(lambda *trees: self._play((self.f, stacked), mapped, trees))
 
     def _alone(self) -> Local:
         """f for one client by itself."""
-        f = giving_tensors(self._f)
-        return wraps(f)(lambda *trees: self._play((self._f, None), f, trees))
+        f = giving_tensors(self.f)
+        return wraps(f)(lambda *trees: self._play((self.f, None), f, trees))
 
 
 class OwnNoise(Lazy):

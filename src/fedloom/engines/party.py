@@ -193,7 +193,7 @@ class PartyEngine(Fabric):
 
     # Local work
 
-    def _at_clients(self, f: Local, values: Sequence[Placed]) -> AtClients[Any]:
+    def _at_clients(self, f: Local, values: Sequence[Placed], steps: int) -> AtClients[Any]:
         check_local(f)
         results: dict[Client, Any] = {}
         for client in self._clients():

@@ -19,18 +19,30 @@ from .clientaxis import Lazy, Mapped, Parts, Same
 from .segments import Scattered, Segments, Taken
 
 
-def rows_of(lazy: Lazy, mark: str) -> Segments | None:
-    """The minibatch that clients' work is about, if it may be done for a silo's rows at once."""
-    if not isinstance(lazy, Mapped) or not getattr(lazy.f, mark, False):
+def rows_of_mean(lazy: Lazy) -> Segments | None:
+    """The minibatch that clients' work is about, if its mean is that of a silo's rows at once."""
+    if not isinstance(lazy, Mapped) or lazy.steps != 1:
         return None
+    return _rows(lazy) if getattr(lazy.f, "in_shares", False) else None
+
+
+def rows_of(lazy: Lazy) -> Segments | None:
+    """The minibatch that clients' work is about, if it may be done for a silo's rows at once."""
+    if not isinstance(lazy, Mapped):
+        return None
+    return _rows(lazy) if getattr(lazy.f, "by_rows", False) else None
+
+
+def _rows(work: Mapped) -> Segments | None:
+    """The one minibatch that work is given rows of."""
     found: Segments | None = None
-    for value in lazy.values:
+    for value in work.values:
         if isinstance(value, Same | Parts):
             continue
         if isinstance(value, Taken | Scattered):
             where: Segments | None = value.segments
         else:
-            where = rows_of(value, "by_rows")
+            where = rows_of(value)
         if where is None or where is not (found or where):
             return None
         found = where

@@ -55,7 +55,7 @@ from .clientaxis import (
 )
 from .compiling import Compiler
 from .convolutions import of_clients
-from .pools import Pools, rows_of
+from .pools import Pools, rows_of, rows_of_mean
 from .replay import CALLS, Player
 from .segments import RowNoise, Scattered, Segments, Taken
 from .threads import ahead, autocast
@@ -224,12 +224,12 @@ class StackedEngine(Fabric):
 
     # Local work
 
-    def _at_clients(self, f: Local, values: Sequence[Placed]) -> AtClients[Any]:
+    def _at_clients(self, f: Local, values: Sequence[Placed], steps: int) -> AtClients[Any]:
         check_local(f)
         args = [self._lazy(value, name_of(f)) for value in values or [self.known(None)]]
         f = f if values else of_nothing(f)
-        alone = self._compiler is None
-        return Mapped(self._client_call, self._player, self._named, f, args, self.scope, alone)
+        how = self._client_call, self._player, self._named
+        return Mapped(*how, f, args, self.scope, steps, alone=self._compiler is None)
 
     def _client_call(self, f: Local, where: str, args: Sequence[Any]) -> Any:
         way = nullcontext() if self._compiler is None else derivatives_by(self._compiler)
@@ -317,7 +317,7 @@ class StackedEngine(Fabric):
         self, kind: Kind, there: Bools, lazy: Lazy, where: Segments
     ) -> Iterator[tuple[Silos, Tensor, Tensor]]:
         """The minibatches of silos, one after the other, and which of their rows came."""
-        pooled = self._pooling and rows_of(lazy, "by_rows") is where
+        pooled = self._pooling and rows_of(lazy) is where
         for lot in self._pools(there, lazy, where) if pooled else self._lots(there, lazy):
             shape, dtype = self._spec(kind, lot.silos[0])
             size = len(lot.silos) * where.size
@@ -373,7 +373,7 @@ class StackedEngine(Fabric):
         like: Mapping[str, Any],
     ) -> Iterator[tuple[Silos, Any, list[float]]]:
         """Sums over the clients of silos, each tensor with a first axis for these silos."""
-        pool = rows_of(lazy, "in_shares") if self._pooling and weights is None else None
+        pool = rows_of_mean(lazy) if self._pooling and weights is None else None
         lots = self._lots(there, lazy, weights)
         if pool is not None:
             lots = self._pools(there, lazy, pool, mean=True)

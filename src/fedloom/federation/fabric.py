@@ -176,14 +176,14 @@ class Fabric(Accounts, Checks):
 
     def at_clients(self, f: Local, *values: Placed, steps: int = 0) -> AtClients[Any]:
         """f at every client. The clock charges `steps` now, to those on the roster."""
-        results = self._at_clients(f, values)
+        results = self._at_clients(f, values, steps)
         if self.clock is not None and steps:
             for silo in self.scope:
                 self.clock.work(silo, self._on_roster(silo), steps)
         return results
 
     @abstractmethod
-    def _at_clients(self, f: Local, values: Sequence[Placed]) -> AtClients[Any]: ...
+    def _at_clients(self, f: Local, values: Sequence[Placed], steps: int) -> AtClients[Any]: ...
 
     @abstractmethod
     def _on_roster(self, silo: str) -> Bools:

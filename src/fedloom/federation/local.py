@@ -29,9 +29,9 @@ def by_rows(f: L) -> L:
 
 
 def in_shares(f: L) -> L:
-    """Says of local work that its mean over clients with the same weights is what it gives for all
-    of their rows, each with its share in the mean in place of a mask. That is so if what it gives
-    is a constant and a sum over rows, in which each row has its share: one step of SGD, say."""
+    """Says of local work that, if it is one local step, its mean over clients with the same weights
+    is what it gives for all of their rows, each with its share in the mean in place of a mask. That
+    is so if it gives a constant and a sum over rows, in which each row has its share."""
     f.in_shares = True  # type: ignore[attr-defined]
     return f
 
