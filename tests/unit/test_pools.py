@@ -1,4 +1,4 @@
-"""All rows of a silo at once, for clients with the same weights: the same numbers as one by one."""
+"""What many clients compute at once because it is the same: against each by itself."""
 
 from dataclasses import fields, replace
 
@@ -7,6 +7,7 @@ import torch
 
 from fedloom import TDCD, Run, Task, mlp, partition, tree
 from fedloom.algorithms import local
+from fedloom.algorithms.releasing import SHIELDED
 from fedloom.algorithms.tdcd import MODEL
 from fedloom.engines import pools
 from fedloom.engines.pools import rows_of, rows_of_mean
@@ -127,3 +128,29 @@ def test_work_must_say_that_it_may_be_pooled():
     other, _ = fed.minibatch(torch.arange(17))
     both_k = fed.at_clients(local.embed, part, theta_k, batch_k, other)
     assert rows_of(both_k) is None
+
+
+# Clients without rows
+
+
+@pytest.mark.parametrize("schedule", [None, Drawn(0.6, seed=2)], ids=["all there", "some away"])
+@pytest.mark.parametrize("weighting", ["uniform", "rows", "participants"])
+def test_one_client_without_rows_stands_for_all(monkeypatch, weighting, schedule):
+    rule = TDCD(local_steps=3, lr=0.3, batch=4, l2=0.2, weighting=weighting)
+    fast, plain = both(rule, task(), federation(clients=(20, 30)), schedule=schedule)
+    computed, call = [], fast.fed._sum
+
+    def noted(kind, lot, *more):
+        chunks = list(lot.chunks)
+        computed.append(sum(len(chunk.places) for chunk in chunks))
+        return call(kind, type(lot)(lot.silos, chunks), *more)
+
+    monkeypatch.setattr(fast.fed, "_sum", noted)
+    assert apart(fast, plain, 8) < 1e-12
+    assert max(computed) <= 2 * (4 + 1)  # rows of each silo, and one without
+
+
+def test_clients_that_draw_noise_are_all_computed():
+    """Also those without rows, each of which has its own."""
+    rule = TDCD(local_steps=3, lr=0.3, batch=4, privacy=SHIELDED)
+    assert apart(*both(rule, task(), federation(clients=(20, 30))), 4) < 1e-12

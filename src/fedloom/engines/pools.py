@@ -4,16 +4,19 @@ As long as clients have the same weights, embeddings of rows are those of one mo
 clients of one step from these weights is a step along one weighted sum of rows' losses. Local work
 says of itself that this holds for it (`by_rows`, `in_shares`); then each silo is computed as if it
 had one client, in pieces of rows where these are many: no padding, and no weights of clients.
+
+Clients without rows in a minibatch all do the same: one of a silo does it for all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import torch
 
 from ..federation.schedule import Bools
+from ..rng import Ints
 from .axis import Axis, Chunk, Pool
 from .clientaxis import Lazy, Mapped, Parts, Same
 from .segments import Scattered, Segments, Taken
@@ -23,18 +26,26 @@ def rows_of_mean(lazy: Lazy) -> Segments | None:
     """The minibatch that clients' work is about, if its mean is that of a silo's rows at once."""
     if not isinstance(lazy, Mapped) or lazy.steps != 1:
         return None
-    return _rows(lazy) if getattr(lazy.f, "in_shares", False) else None
+    return _rows(lazy, _by_rows) if getattr(lazy.f, "in_shares", False) else None
 
 
 def rows_of(lazy: Lazy) -> Segments | None:
     """The minibatch that clients' work is about, if it may be done for a silo's rows at once."""
-    if not isinstance(lazy, Mapped):
-        return None
-    return _rows(lazy) if getattr(lazy.f, "by_rows", False) else None
+    return _rows(lazy, _by_rows) if isinstance(lazy, Mapped) and _by_rows(lazy) else None
 
 
-def _rows(work: Mapped) -> Segments | None:
-    """The one minibatch that work is given rows of."""
+def rows_given(lazy: Lazy) -> Segments | None:
+    """The minibatch of clients' work that is given rows of it and what is the same for all of a
+    silo's clients: it gives the same at all of those who have no rows."""
+    return _rows(lazy, lambda work: True) if isinstance(lazy, Mapped) else None
+
+
+def _by_rows(work: Mapped) -> bool:
+    return getattr(work.f, "by_rows", False)
+
+
+def _rows(work: Mapped, holds: Callable[[Mapped], bool]) -> Segments | None:
+    """The one minibatch that work is given rows of, perhaps by other work for which that holds."""
     found: Segments | None = None
     for value in work.values:
         if isinstance(value, Same | Parts):
@@ -42,7 +53,7 @@ def _rows(work: Mapped) -> Segments | None:
         if isinstance(value, Taken | Scattered):
             where: Segments | None = value.segments
         else:
-            where = rows_of(value)
+            where = _rows(value, holds) if isinstance(value, Mapped) and holds(value) else None
         if where is None or where is not (found or where):
             return None
         found = where
@@ -80,3 +91,15 @@ class Pools:
         for cut in cuts:
             pool = Pool(np.ascontiguousarray(cut), parts, whole)
             yield Chunk(self._silos, places, (1,) * len(places), pool=pool)
+
+
+def one_for_all(axis: Axis, idle: Bools, silos: Iterable[str]) -> tuple[Bools, Ints]:
+    """Of clients who would all compute the same, those who need not, because the first of their
+    silo does; and how many each client stands for."""
+    spared, times = idle.copy(), np.ones(axis.size, dtype=np.int64)
+    for silo in silos:
+        mine = np.flatnonzero(idle[axis.span[silo]])
+        if len(mine):
+            first = axis.span[silo].start + mine[0]
+            spared[first], times[first] = False, len(mine)
+    return spared, times

@@ -192,7 +192,8 @@ class Taken(Lazy):
         like = values[chunk.silos[0]]
         found = like.new_empty(*rows.shape, *like.shape[1:])
         counts = list(chunk.counts)
-        each = zip(chunk.silos, rows.split(counts), found.split(counts), strict=True)
+        parts = rows.split_with_sizes(counts), found.split_with_sizes(counts)
+        each = zip(chunk.silos, *parts, strict=True)
         for silo, mine, into in each:  # without a copy in between
             torch.index_select(values[silo], 0, mine.flatten(), out=into.flatten(0, mine.ndim - 1))
         return found

@@ -55,7 +55,7 @@ from .clientaxis import (
 )
 from .compiling import Compiler
 from .convolutions import of_clients
-from .pools import Pools, rows_of, rows_of_mean
+from .pools import Pools, one_for_all, rows_given, rows_of, rows_of_mean
 from .replay import CALLS, Player
 from .segments import RowNoise, Scattered, Segments, Taken
 from .threads import ahead, autocast
@@ -94,9 +94,10 @@ class StackedEngine(Fabric):
             device=torch.device(device),
         )
         self._padding = padding
-        self._pooling = chunk is None and not padding
         self._names = topology.clients
         self._axis = Axis(topology.clients)
+        several = self._axis.size > len(topology.silos)
+        self._pooling = several and chunk is None and not padding
         self._x = {
             silo: x.to(dtype=shapes.features[silo][1], device=self.device)
             for silo, x in placement.x.items()
@@ -374,18 +375,37 @@ class StackedEngine(Fabric):
     ) -> Iterator[tuple[Silos, Any, list[float]]]:
         """Sums over the clients of silos, each tensor with a first axis for these silos."""
         pool = rows_of_mean(lazy) if self._pooling and weights is None else None
-        lots = self._lots(there, lazy, weights)
+        times = None
         if pool is not None:
             lots = self._pools(there, lazy, pool, mean=True)
+        else:
+            there, times = self._spared(there, lazy, weights)
+            lots = self._lots(there, lazy, weights)
         for lot in lots:
-            total, parts = self._sum(kind, lot, lazy, weights, like)
+            total, parts = self._sum(kind, lot, lazy, weights, like, times)
             if total is not None:
                 yield lot.silos, total, parts
 
+    def _spared(self, there: Bools, lazy: Lazy, weights: Lazy | None) -> tuple[Bools, Ints | None]:
+        """Without those for whom another client computes the same, and for how many each does."""
+        where = rows_given(lazy) if self._pooling else None
+        if where is None or (weights is not None and rows_given(weights) is not where):
+            return there, None
+        there = self._here(there)
+        spared, times = one_for_all(self._axis, there & (where.rows == 0), self.scope)
+        return there & ~spared, times if spared.any() else None
+
     def _sum(
-        self, kind: Kind, lot: Lot, lazy: Lazy, weights: Lazy | None, like: Mapping[str, Any]
+        self,
+        kind: Kind,
+        lot: Lot,
+        lazy: Lazy,
+        weights: Lazy | None,
+        like: Mapping[str, Any],
+        times: Ints | None,
     ) -> tuple[Any, list[float]]:
-        """Weighted sums over each silo's clients, chunk by chunk, and the sums of the weights."""
+        """Weighted sums over each silo's clients, chunk by chunk, and the sums of the weights.
+        `times`: how many clients each of them stands for."""
         total, parts = None, [0.0] * len(lot.silos)
         for chunk in lot.chunks:
             count, w = len(chunk.places), None if chunk.pool is None else chunk.pool.parts
@@ -397,6 +417,9 @@ class StackedEngine(Fabric):
             lowest = 1.0 if w is None else float(w[at])
             for silo in lot.silos:
                 self._check_mean(kind, self._client(chunk, at), first, lowest, like[silo])
+            if times is not None:
+                more = torch.from_numpy(times[chunk.places]).to(self.device).double()
+                w = more if w is None else w * more
             part = value.sums(w, chunk.counts)
             total = part if total is None else tree.add(total, part)
             shares: Sequence[float] = chunk.counts
