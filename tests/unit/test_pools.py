@@ -9,7 +9,7 @@ from fedloom import TDCD, Run, Task, mlp, partition, tree
 from fedloom.algorithms import local
 from fedloom.algorithms.releasing import SHIELDED
 from fedloom.algorithms.tdcd import MODEL
-from fedloom.engines import pools
+from fedloom.engines import chunks, pools
 from fedloom.engines.pools import rows_of, rows_of_mean
 from fedloom.federation.schedule import Drawn
 from fedloom.registry import algorithms
@@ -55,6 +55,7 @@ def pooled(monkeypatch):
                 yield chunk
 
     monkeypatch.setattr("fedloom.engines.stacked.Pools", Noted)
+    monkeypatch.setattr(chunks, "FEW", 0)
     return found
 
 

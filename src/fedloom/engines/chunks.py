@@ -25,6 +25,7 @@ PIECE = 512 * 2**20  # bytes of rows in a chunk that keep a GPU busy
 PIECES = 5  # chunks of a GPU, for the sake of padding alone
 SMALL = 4 * 2**20  # bytes of all clients' models for which silos share chunks
 PART = 128 * 2**20  # bytes of a piece of rows of one model
+FEW = 256 * 2**10  # bytes of rows that clients may as well be padded for
 HEAVY = 256 * 2**10  # bytes of rows in a chunk from which it is worth a thread of its own
 
 
@@ -116,6 +117,11 @@ class Cost:
     def heavy(self, rows: int) -> bool:
         """Whether a chunk with so many rows is worth a thread of its own."""
         return rows * self.row > HEAVY
+
+    def many(self, rows: int) -> bool:
+        """Whether so many rows of one model are worth to be taken by themselves, without padding:
+        clients' steps take them again, in chunks."""
+        return rows * self.row > FEW
 
     def pieces(self, rows: int) -> int:
         """In how many pieces so many rows of one model are computed: an even number, for threads,

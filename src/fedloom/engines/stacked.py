@@ -318,7 +318,8 @@ class StackedEngine(Fabric):
         self, kind: Kind, there: Bools, lazy: Lazy, where: Segments
     ) -> Iterator[tuple[Silos, Tensor, Tensor]]:
         """The minibatches of silos, one after the other, and which of their rows came."""
-        pooled = self._pooling and rows_of(lazy) is where
+        worth = all(self._cost[silo].many(where.size) for silo in self.scope)
+        pooled = self._pooling and worth and rows_of(lazy) is where
         for lot in self._pools(there, lazy, where) if pooled else self._lots(there, lazy):
             shape, dtype = self._spec(kind, lot.silos[0])
             size = len(lot.silos) * where.size
