@@ -80,6 +80,7 @@ def clients(seconds: float) -> list[str]:
         (CNN.with_(steps=2), 10, 500, "-"),
         (RIDGE.with_(**many), 1000, 100_000, "2"),
         (MLP.with_(**many), 1000, 100_000, "2"),
+        (MLP.with_(**{**many, "weighting": "uniform"}), 1000, 100_000, "2"),
     ):
         calls = {str(k): rounds_of(case.with_(clients=k).run()) for k in (few, more)}
         best = side_by_side(calls, seconds)

@@ -9,7 +9,7 @@ our own. Which layer goes which way was measured on an H200: `python -m benchmar
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache, partial
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -27,12 +27,13 @@ MORE = 4  # times as many weights of an output as positions: products are faster
 DEEP = 256  # channels from which cuDNN takes clients apart
 
 
-@contextmanager
-def of_clients(device: torch.device) -> Iterator[None]:
+def of_clients(device: torch.device) -> AbstractContextManager[object]:
     """Where clients' local work is done: with convolutions that suit many clients at once."""
-    if device.type != "cuda":
-        yield
-        return
+    return _on_a_gpu() if device.type == "cuda" else nullcontext()
+
+
+@contextmanager
+def _on_a_gpu() -> Iterator[None]:
     with Convolutions(), BiasApart() if torch.is_autocast_enabled("cuda") else nullcontext():
         yield
 

@@ -393,8 +393,11 @@ class StackedEngine(Fabric):
         if where is None or (weights is not None and rows_given(weights) is not where):
             return there, None
         there = self._here(there)
-        spared, times = one_for_all(self._axis, there & (where.rows == 0), self.scope)
-        return there & ~spared, times if spared.any() else None
+        idle = there & (where.rows == 0)
+        if not idle.any():
+            return there, None
+        spared, times = one_for_all(self._axis, idle, self.scope)
+        return there & ~spared, times
 
     def _sum(
         self,
