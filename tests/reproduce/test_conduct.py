@@ -3,12 +3,14 @@
 import json
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from fedloom.errors import ExistsError
+from fedloom.files import write_json
 from fedloom.job import Job
-from fedloom.reproduce import theory
+from fedloom.reproduce import results, theory
 from fedloom.reproduce.conduct import DIVERGED, Conduct
 from fedloom.reproduce.experiment import Experiment
 from fedloom.reproduce.results import conclude, latest
@@ -166,3 +168,18 @@ def test_the_constants_of_the_theorem(tmp_path):
         found = line["metrics"]
         assert found["mean_grad2"] < found["bound"]
         assert found["eta"] == pytest.approx(1 / (32 * max(found["L"], found["L_max"])))
+
+
+def test_the_device_is_that_of_the_runs(tmp_path):
+    machines = {
+        "a": {"device": "cuda:0", "gpu": "Some GPU", "cores": 16},
+        "b": {"device": "cuda", "cores": 16},  # of before its name was noted
+        "c": {"device": "cpu", "cores": 3},
+        "d": {"device": "cpu", "cores": 3},
+    }
+    for name, machine in machines.items():
+        (tmp_path / name).mkdir()
+        write_json(tmp_path / name / "manifest.json", {"machine": machine})
+    ones = [SimpleNamespace(folder=tmp_path / name) for name in machines]
+    assert results._devices(ones).startswith("Some GPU and cuda and CPU, 3 cores (")
+    assert results._devices([]).startswith("CPU, ")

@@ -10,7 +10,7 @@ from torch.func import vmap
 
 from fedloom import TDCD, Run, Task, mlp, partition, tree
 from fedloom.engines import compiling
-from fedloom.engines.batching import RowsMayVary
+from fedloom.engines.batching import RULES, Instead
 from fedloom.engines.convolutions import Convolutions
 
 needs_compiler = pytest.mark.skipif(
@@ -127,7 +127,7 @@ def test_rules_of_layers_are_those_of_each_client(f, shape, weight):
     x, w = (torch.randn(3, *s, generator=draw, dtype=torch.float64) for s in (shape, weight))
     for dims in ((0, 0), (0, None), (None, 0)):
         given = [a if at == 0 else a[0] for a, at in zip((x, w), dims, strict=True)]
-        with RowsMayVary():
+        with Instead(RULES):
             found = tree.tensors(vmap(both, dims)(*given))
         for k in range(3):
             each = [a[k] if at == 0 else a for a, at in zip(given, dims, strict=True)]

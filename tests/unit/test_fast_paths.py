@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from fedloom import TDCD, Run, Task, cnn, linear, lstm, mlp, partition, resnet18, slope, tree
 from fedloom.algorithms.tdcd import EMBEDDING, MODEL
 from fedloom.engines import chunks, convolutions, products, replay, segments, stacked
+from fedloom.engines.batching import Instead
 from fedloom.engines.chunks import Cost
 from fedloom.engines.replay import Player
 from fedloom.engines.threads import ahead
@@ -322,11 +324,21 @@ def test_a_bias_added_afterwards_is_the_same():
             torch.func.vmap(lambda a: conv(a, weight, bias))(x[:, None]),
         )
 
+    class Noted(TorchFunctionMode):
+        """The biases that convolutions are given in the end."""
+
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            if func in convolutions.BIAS_APART:
+                biases.append(args[2])
+            return func(*args, **(kwargs or {}))
+
+    biases = []
     wanted = all_ways()
-    with convolutions.BiasApart():
+    with Noted(), Instead(convolutions.BIAS_APART):
         found = all_ways()
+    assert biases == [None] * len(found)
     assert tree.largest_difference(found, wanted) < 1e-5
-    with torch.autocast("cpu", torch.bfloat16), convolutions.BiasApart():
+    with torch.autocast("cpu", torch.bfloat16), Instead(convolutions.BIAS_APART):
         short = all_ways()
     assert {a.dtype for a in short[:4]} == {torch.bfloat16}
     assert tree.largest_difference([a.float() for a in short], list(wanted)) < 0.2

@@ -8,7 +8,7 @@ where a grouped convolution has them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
@@ -51,11 +51,15 @@ def rows_may_vary() -> AbstractContextManager[object]:
     """Where clients' local work may be traced."""
     from torch.fx.experimental.proxy_tensor import get_proxy_mode  # slow to import
 
-    return nullcontext() if get_proxy_mode() is None else RowsMayVary()
+    return nullcontext() if get_proxy_mode() is None else Instead(RULES)
 
 
-class RowsMayVary(TorchFunctionMode):
-    """Convolutions, max-pooling and group norms of a module are those of this file."""
+class Instead(TorchFunctionMode):
+    """Functions of torch are computed by rules; what a rule does not know, by torch."""
+
+    def __init__(self, rules: Mapping[Callable[..., Any], Callable[..., Any]]):
+        super().__init__()
+        self._rules = rules
 
     def __torch_function__(
         self,
@@ -64,7 +68,7 @@ class RowsMayVary(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        rule = RULES.get(func)
+        rule = self._rules.get(func)
         found = NotImplemented if rule is None else rule(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {})) if found is NotImplemented else found
 

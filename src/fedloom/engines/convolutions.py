@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import products
+from .batching import Instead
 
 aten = torch.ops.aten
 FEW = 16  # channels below which the order of axes does not matter
@@ -34,24 +34,9 @@ def of_clients(device: torch.device) -> AbstractContextManager[object]:
 
 @contextmanager
 def _on_a_gpu() -> Iterator[None]:
-    with Convolutions(), BiasApart() if torch.is_autocast_enabled("cuda") else nullcontext():
+    short = torch.is_autocast_enabled("cuda")
+    with Convolutions(), Instead(BIAS_APART) if short else nullcontext():
         yield
-
-
-class BiasApart(TorchFunctionMode):
-    """A convolution's bias is added afterwards: autocast, inside vmap, does not cast one that is
-    the same for all, and the convolution then refuses it."""
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        if func in (torch.conv1d, torch.conv2d, torch.conv3d):
-            func = partial(_with_bias, func)
-        return func(*args, **(kwargs or {}))
 
 
 def _with_bias(
@@ -62,10 +47,15 @@ def _with_bias(
     *how: Any,
     **named: Any,
 ) -> Tensor:
+    """The bias added afterwards: autocast, inside vmap, does not cast one that is the same for all,
+    and the convolution then refuses it."""
     found = func(input, weight, None, *how, **named)
     if bias is None:
         return found
     return found + bias.to(found.dtype).reshape(-1, *[1] * (weight.ndim - 2))
+
+
+BIAS_APART = {f: partial(_with_bias, f) for f in (torch.conv1d, torch.conv2d, torch.conv3d)}
 
 
 class Convolutions(TorchDispatchMode):

@@ -80,6 +80,7 @@ class Pools:
     def chunks(self, pieces: int) -> Iterator[Chunk]:
         at, parts = np.stack(self._at), None
         places = np.array([self._axis.span[silo].start for silo in self._silos])
+        pieces = max(1, min(pieces, at.shape[1]))
         cuts = [cut for cut in np.array_split(at, pieces, axis=1) if cut.size]
         whole = None
         if self._mean:

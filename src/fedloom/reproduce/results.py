@@ -92,12 +92,14 @@ def _devices(ones: Sequence[One]) -> str:
     """What these runs were done on, wherever they are judged."""
     found = (Manifest.read(one.folder) for one in ones)
     machines = [one.values["machine"] for one in found if one is not None]
-    names = [m["gpu"] if "gpu" in m else _cpu(m["cores"]) for m in machines]
-    return " and ".join(dict.fromkeys(names)) or _cpu(os.cpu_count())
+    names = [_device(machine) for machine in machines]
+    return " and ".join(dict.fromkeys(names)) or _device({"device": "cpu", "cores": os.cpu_count()})
 
 
-def _cpu(cores: int | None) -> str:
-    return f"CPU, {cores} cores ({platform.machine()})"
+def _device(machine: Mapping[str, Any]) -> str:
+    if machine["device"] == "cpu":
+        return f"CPU, {machine['cores']} cores ({platform.machine()})"
+    return machine.get("gpu", machine["device"])  # runs of before it was noted have no name of it
 
 
 def latest(name: str, full: bool, root: Path) -> tuple[Result, str] | None:
