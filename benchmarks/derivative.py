@@ -17,6 +17,7 @@ from torch.func import vmap
 from fedloom import resnet18, tree
 from fedloom.algorithms.local import local_loss
 from fedloom.arithmetic import multiplying
+from fedloom.engines.batching import rows_may_vary
 from fedloom.engines.compiling import compiled
 from fedloom.engines.convolutions import of_clients
 from fedloom.engines.tracing import traced
@@ -24,6 +25,7 @@ from fedloom.federation.placed import Batch, Rows
 from fedloom.slope import grad
 
 from .cases import RESNET
+from .gpu import kernels
 from .timing import commit, machine, side_by_side, told
 
 Call = Callable[[], Any]
@@ -45,7 +47,7 @@ def rivals(clients: int, rows: int, width: int, precision: str, device: str) -> 
 
     def of_clients_at_once(*given: Tensor) -> list[Tensor]:
         own, others = list(given[: len(weights)]), given[len(weights) :]
-        with of_clients(place):
+        with of_clients(place), rows_may_vary():
             return vmap(grad(loss))(own, *others)
 
     shared = [a.to(place) for a in weights]
@@ -84,12 +86,15 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=64, help="channels of the first stage")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--precision", nargs="*", default=["tf32", "bf16"])
+    parser.add_argument("--profile", action="store_true", help="say which kernels take longest")
     given = parser.parse_args()
     print(f"{machine()}; commit {commit()}")
     for precision in given.precision:
         calls = rivals(given.clients, given.rows, given.width, precision, given.device)
         best = {name: side_by_side({name: call}, 2)[name] for name, call in calls.items()}
         print(f"{precision}: " + ", ".join(f"{name} {told(t)}" for name, t in best.items()))
+        for name in [name for name in calls if given.profile and "compiled" in name]:
+            print(f"{name}: {kernels(calls[name])}", flush=True)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -83,21 +84,26 @@ class Bench:
             f"| >= {case.wanted_loop} | {memory:.1f} GiB |"
         )
 
-    def profile(self) -> str:
-        """The kernels that a round of FedLoom's takes longest for."""
-        with profile(activities=[ProfilerActivity.CUDA]) as found:
-            self.round()
-            torch.cuda.synchronize()
-        by_name = [e for e in found.key_averages() if e.self_device_time_total]
-        whole = sum(e.self_device_time_total for e in by_name) / 1e3
-        by_name.sort(key=lambda e: -e.self_device_time_total)
-        return "\n".join(
-            [f"  of {whole:.0f} ms in kernels:"]
-            + [
-                f"  {e.self_device_time_total / 1e3:8.1f} ms  {e.count:5} x  {e.key[:110]}"
-                for e in by_name[:30]
-            ]
-        )
+    def profiles(self) -> str:
+        """The kernels that a round takes longest for, FedLoom's and the floor's."""
+        floor = self.floors.get("compiled", self.floors["eager"])
+        return f"FedLoom: {kernels(self.round)}\nThe floor: {kernels(floor)}"
+
+
+def kernels(round: Callable[[], object]) -> str:
+    with profile(activities=[ProfilerActivity.CUDA]) as found:
+        round()
+        torch.cuda.synchronize()
+    by_name = [e for e in found.key_averages() if e.self_device_time_total]
+    whole = sum(e.self_device_time_total for e in by_name) / 1e3
+    by_name.sort(key=lambda e: -e.self_device_time_total)
+    return "\n".join(
+        [f"{whole:.0f} ms in {sum(e.count for e in by_name)} kernels"]
+        + [
+            f"  {e.self_device_time_total / 1e3:8.1f} ms  {e.count:5} x  {e.key[:110]}"
+            for e in by_name[:30]
+        ]
+    )
 
 
 def main() -> None:
@@ -128,7 +134,7 @@ def main() -> None:
                 lines.append(bench.line(given.seconds))
                 print(lines[-1], flush=True)
                 if given.profile:
-                    print(bench.profile(), flush=True)
+                    print(bench.profiles(), flush=True)
                 del bench
             except Exception as problem:
                 first = str(problem).splitlines()[0]

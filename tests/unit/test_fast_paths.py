@@ -329,17 +329,19 @@ def test_a_bias_added_afterwards_is_the_same():
 
         def __torch_function__(self, func, types, args=(), kwargs=None):
             if func in convolutions.BIAS_APART:
-                biases.append(args[2])
+                biases.append(args[2] if len(args) > 2 else (kwargs or {}).get("bias"))
             return func(*args, **(kwargs or {}))
 
     biases = []
     wanted = all_ways()
     with Noted(), Instead(convolutions.BIAS_APART):
         found = all_ways()
+        assert any(bias is not None for bias in biases)
+        biases.clear()
+        with torch.autocast("cpu", torch.bfloat16):  # inside, as an engine's local work has it
+            short = all_ways()
     assert biases == [None] * len(found)
-    assert tree.largest_difference(found, wanted) < 1e-5
-    with torch.autocast("cpu", torch.bfloat16), Instead(convolutions.BIAS_APART):
-        short = all_ways()
+    assert all(map(torch.equal, found, wanted))
     assert {a.dtype for a in short[:4]} == {torch.bfloat16}
     assert tree.largest_difference([a.float() for a in short], list(wanted)) < 0.2
 

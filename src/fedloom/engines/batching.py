@@ -8,6 +8,7 @@ where a grouped convolution has them.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
@@ -49,9 +50,13 @@ class How(NamedTuple):
 
 def rows_may_vary() -> AbstractContextManager[object]:
     """Where clients' local work may be traced."""
-    from torch.fx.experimental.proxy_tensor import get_proxy_mode  # slow to import
+    return Instead(RULES) if tracing() else nullcontext()
 
-    return nullcontext() if get_proxy_mode() is None else Instead(RULES)
+
+def tracing() -> bool:
+    """Whether what is done is written down."""
+    module = sys.modules.get("torch.fx.experimental.proxy_tensor")  # slow to import
+    return module is not None and module.get_proxy_mode() is not None
 
 
 class Instead(TorchFunctionMode):
@@ -120,15 +125,9 @@ def _group_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     whole = input.float() if torch.is_autocast_enabled(input.device.type) else input
-    groups = whole.unflatten(1, (num_groups, -1))
-    variance, mean = torch.var_mean(
-        groups, tuple(range(2, groups.ndim)), correction=0, keepdim=True
-    )
-    found = ((groups - mean) * torch.rsqrt(variance + eps)).flatten(1, 2)
-    channels = (-1, *[1] * (input.ndim - 2))
-    if weight is not None:
-        found = found * weight.reshape(channels)
-    return found if bias is None else found + bias.reshape(channels)
+    weight = whole.new_ones(whole.shape[1]) if weight is None else weight
+    bias = whole.new_zeros(whole.shape[1]) if bias is None else bias
+    return _Norm.apply(whole, weight, bias, num_groups, eps)[0]
 
 
 RULES: dict[Callable[..., Any], Callable[..., Any]] = {
@@ -200,6 +199,78 @@ class _Backward(_Last):
         weights = _weights(weight, in_dims[2], count)
         found = _Backward.apply(slopes, rows, weights, how.times(count), of)
         return found.unflatten(1 - of, (count, -1)), 1 - of
+
+
+class _Norm(Function):
+    """Normalised groups of channels, their means and deviations: with clients along the channels,
+    these are so many times as many groups."""
+
+    @staticmethod
+    def forward(
+        x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        return aten.native_group_norm(x, weight, bias, *_sizes(x), groups, eps)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        x, weight, _, ctx.groups, _ = inputs
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.save_for_backward(x, weight, *output[1:])
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        found = _NormBackward.apply(slope, *ctx.saved_tensors, ctx.groups)
+        wanted = zip(found, ctx.needs_input_grad, strict=False)
+        return (*(a if needed else None for a, needed in wanted), None, None)
+
+    @staticmethod
+    def vmap(
+        info: Any,
+        in_dims: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        groups: int,
+        eps: float,
+    ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        count = info.batch_size
+        own = (_weights(weight, in_dims[1], count), _weights(bias, in_dims[2], count))
+        found = _Norm.apply(_rows(x, in_dims[0], count), *own, count * groups, eps)
+        return tuple(a.unflatten(1, (count, -1)) for a in found), (1, 1, 1)
+
+
+class _NormBackward(_Last):
+    @staticmethod
+    def forward(
+        slope: Tensor, x: Tensor, weight: Tensor, mean: Tensor, scale: Tensor, groups: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """By x, weight and bias."""
+        given = slope, x, mean, scale, weight, *_sizes(x), groups
+        return aten.native_group_norm_backward(*given, [True, True, True])
+
+    @staticmethod
+    def vmap(
+        info: Any,
+        in_dims: Any,
+        slope: Tensor,
+        x: Tensor,
+        weight: Tensor,
+        mean: Tensor,
+        scale: Tensor,
+        groups: int,
+    ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        count = info.batch_size
+        each = zip((slope, x, mean, scale), (*in_dims[:2], *in_dims[3:5]), strict=True)
+        slope, x, mean, scale = (_rows(a, at, count) for a, at in each)
+        own = _weights(weight, in_dims[2], count)
+        by_x, *others = _NormBackward.apply(slope, x, own, mean, scale, count * groups)
+        parts = (by_x.unflatten(1, (count, -1)), *(a.unflatten(0, (count, -1)) for a in others))
+        return parts, (1, 0, 0)
+
+
+def _sizes(x: Tensor) -> tuple[int, int, int]:
+    """Rows, channels, and positions."""
+    return x.shape[0], x.shape[1], x[0, 0].numel()
 
 
 class _Pool(Function):

@@ -9,7 +9,7 @@ our own. Which layer goes which way was measured on an H200: `python -m benchmar
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import cache, partial
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import products
-from .batching import Instead
+from .batching import Instead, tracing
 
 aten = torch.ops.aten
 FEW = 16  # channels below which the order of axes does not matter
@@ -27,15 +27,13 @@ MORE = 4  # times as many weights of an output as positions: products are faster
 DEEP = 256  # channels from which cuDNN takes clients apart
 
 
-def of_clients(device: torch.device) -> AbstractContextManager[object]:
-    """Where clients' local work is done: with convolutions that suit many clients at once."""
-    return _on_a_gpu() if device.type == "cuda" else nullcontext()
-
-
 @contextmanager
-def _on_a_gpu() -> Iterator[None]:
-    short = torch.is_autocast_enabled("cuda")
-    with Convolutions(), Instead(BIAS_APART) if short else nullcontext():
+def of_clients(device: torch.device) -> Iterator[None]:
+    """Where clients' local work is done: with convolutions that suit many clients at once."""
+    if device.type != "cuda":
+        yield
+        return
+    with Convolutions(tracing()), Instead(BIAS_APART):
         yield
 
 
@@ -46,12 +44,12 @@ def _with_bias(
     bias: Tensor | None = None,
     *how: Any,
     **named: Any,
-) -> Tensor:
+) -> Any:
     """The bias added afterwards: autocast, inside vmap, does not cast one that is the same for all,
     and the convolution then refuses it."""
+    if bias is None or not torch.is_autocast_enabled(input.device.type):
+        return NotImplemented
     found = func(input, weight, None, *how, **named)
-    if bias is None:
-        return found
     return found + bias.to(found.dtype).reshape(-1, *[1] * (weight.ndim - 2))
 
 
@@ -59,7 +57,13 @@ BIAS_APART = {f: partial(_with_bias, f) for f in (torch.conv1d, torch.conv2d, to
 
 
 class Convolutions(TorchDispatchMode):
-    """Runs convolutions of images in another way; everything else as it is."""
+    """Runs convolutions of images in another way; everything else as it is. `last`: results may
+    have their channels last, so that no layer puts them in another order; torch's own rules for
+    vmap know one order only."""
+
+    def __init__(self, last: bool = False):
+        super().__init__()
+        self._last = last
 
     def __torch_dispatch__(
         self,
@@ -71,18 +75,21 @@ class Convolutions(TorchDispatchMode):
         if func is aten.convolution.default:
             layer = Layer.of(args[0], args[1], *args[3:])
             if layer is not None:
-                found, bias = layer.forward(), args[2]
+                found, bias = self._ordered(layer.forward()), args[2]
                 return found if bias is None else found + bias[:, None, None]
         if func is aten.convolution_backward.default:
             slope, x, weight, _, *how, wanted = args
             layer = Layer.of(x, weight, *how)
             if layer is not None:
                 return (
-                    layer.by_image(slope) if wanted[0] else None,
-                    layer.by_weight(slope) if wanted[1] else None,
+                    self._ordered(layer.by_image(slope)) if wanted[0] else None,
+                    self._ordered(layer.by_weight(slope)) if wanted[1] else None,
                     slope.sum((0, 2, 3)) if wanted[2] else None,
                 )
         return func(*args, **(kwargs or {}))
+
+    def _ordered(self, a: Tensor) -> Tensor:
+        return a if self._last else a.contiguous()
 
 
 class Layer(NamedTuple):
@@ -115,35 +122,38 @@ class Layer(NamedTuple):
             return products.product(*self)
         kernels = self._kernels
         if kernels is not None and (self._strided or self._deep):
-            return _as_usual(kernels.forward(*self._last, *self._settings))
-        return _as_usual(aten.convolution(*self._last, None, *self._how))
+            return kernels.forward(*self._last, *self._settings)
+        return aten.convolution(*self._last, None, *self._how)
 
     def by_image(self, slope: Tensor) -> Tensor:
-        if self._as_product:
-            return products.by_image(slope, *self)
         kernels = self._kernels
+        # what windows that lie apart see would have to be spread out
+        spread = self._strided and self.weight[0, 0].numel() > 1 and kernels is not None
+        if self._as_product and not spread:
+            return products.by_image(slope, *self)
         if kernels is not None and (self._strided or self._deep):
             turned = self.weight.unflatten(0, (self.groups, -1)).permute(0, 3, 4, 2, 1)
             size = self.x.shape[2:]
             given = _channels_last(slope), turned.contiguous(), *size, *self._settings
-            return _as_usual(kernels.by_image(*given))
+            return kernels.by_image(*given)
         return self._backward(slope, 0)
 
     def by_weight(self, slope: Tensor) -> Tensor:
         if self._as_product:
             return products.by_weight(slope, *self)
         kernels = self._kernels
-        if kernels is not None and slope.dtype == torch.float32:
-            if self._strided or self._deep:  # for kernels, tiles would have to be turned around
-                return products.by_weight(slope, *self)
-        elif kernels is not None and self._strided:
+        # in float32, our kernel would have to turn tiles around
+        turned = self._strided and slope.dtype == torch.float32
+        if kernels is not None and (self._deep or turned):
+            return products.by_weight(slope, *self)
+        if kernels is not None and self._strided:
             given = _channels_last(slope), self._last[0], *self.weight.shape[2:], *self._settings
-            return _as_usual(kernels.by_weight(*given))
+            return kernels.by_weight(*given)
         return self._backward(slope, 1)
 
     def _backward(self, slope: Tensor, of: int) -> Tensor:
         given = _channels_last(slope), *self._last, None, *self._how, [of == 0, of == 1, False]
-        return _as_usual(aten.convolution_backward(*given)[of])
+        return aten.convolution_backward(*given)[of]
 
     @property
     def _how(self) -> tuple[Any, ...]:
@@ -202,11 +212,6 @@ def _written() -> ModuleType | None:
 
 def _channels_last(a: Tensor) -> Tensor:
     return a.contiguous(memory_format=torch.channels_last)
-
-
-def _as_usual(a: Tensor) -> Tensor:
-    """vmap knows no other order of axes."""
-    return a.contiguous()
 
 
 def _told(rows: int | torch.SymInt) -> int:

@@ -1,7 +1,8 @@
 """Convolutions of many clients as batched matrix products.
 
 What each output sees is laid out, [clients, rows x positions, weights of an output], and multiplied
-by the weights of all clients at once.
+by the weights of all clients at once. Channels come last everywhere, so that what is laid out anew
+is read and written in runs.
 """
 
 from __future__ import annotations
@@ -23,16 +24,6 @@ def size(
     )
 
 
-def _windows(
-    x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int], groups: int
-) -> Tensor:
-    """What each output sees, [groups, rows x positions, weights of an output]."""
-    rows = x.unflatten(1, (groups, -1))
-    rows = F.pad(rows, (padding[1], padding[1], padding[0], padding[0]))
-    seen = rows.unfold(3, weight.shape[2], stride[0]).unfold(4, weight.shape[3], stride[1])
-    return seen.permute(1, 0, 3, 4, 2, 5, 6).reshape(groups, -1, weight[0].numel())
-
-
 def product(
     x: Tensor,
     weight: Tensor,
@@ -40,10 +31,10 @@ def product(
     padding: Sequence[int],
     groups: int,
 ) -> Tensor:
-    by_group = weight.reshape(groups, -1, weight[0].numel())
-    found = torch.bmm(_windows(x, weight, stride, padding, groups), by_group.transpose(1, 2))
+    seen = _windows(x, weight, stride, padding, groups)
+    found = torch.bmm(seen, _by_group(weight, groups).transpose(1, 2))
     found = found.unflatten(1, (x.shape[0], *size(x, weight, stride, padding)))
-    return found.permute(1, 0, 4, 2, 3).flatten(1, 2)
+    return _image(found.permute(1, 2, 3, 0, 4))
 
 
 def by_image(
@@ -55,8 +46,7 @@ def by_image(
     groups: int,
 ) -> Tensor:
     """The derivative by x."""
-    by_group = weight.reshape(groups, -1, weight[0].numel())
-    seen = torch.bmm(_outputs(slope, groups), by_group)
+    seen = torch.bmm(_outputs(slope, groups), _by_group(weight, groups))
     return _folded(seen, x, weight, stride, padding, groups)
 
 
@@ -70,13 +60,35 @@ def by_weight(
 ) -> Tensor:
     """The derivative by the weights."""
     seen = _windows(x, weight, stride, padding, groups)
-    return torch.bmm(_outputs(slope, groups).transpose(1, 2), seen).reshape(weight.shape)
+    found = torch.bmm(_outputs(slope, groups).transpose(1, 2), seen)
+    channels, *taps = weight.shape[1:]
+    return found.reshape(-1, *taps, channels).permute(0, 3, 1, 2)
+
+
+def _windows(
+    x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int], groups: int
+) -> Tensor:
+    """What each output sees, [groups, rows x positions, weights of an output]."""
+    x = F.pad(x, (padding[1], padding[1], padding[0], padding[0]))
+    seen = x.unfold(2, weight.shape[2], stride[0]).unfold(3, weight.shape[3], stride[1])
+    seen = seen.unflatten(1, (groups, -1)).permute(1, 0, 3, 4, 5, 6, 2)
+    return seen.reshape(groups, -1, weight[0].numel())
+
+
+def _by_group(weight: Tensor, groups: int) -> Tensor:
+    """[groups, outputs, weights of an output]."""
+    return weight.permute(0, 2, 3, 1).reshape(groups, -1, weight[0].numel())
 
 
 def _outputs(a: Tensor, groups: int) -> Tensor:
     """[groups, rows x positions, outputs]."""
     a = a.unflatten(1, (groups, -1)).permute(1, 0, 3, 4, 2)
     return a.reshape(groups, -1, a.shape[-1])
+
+
+def _image(a: Tensor) -> Tensor:
+    """[rows, groups x channels, high, wide] of [rows, high, wide, groups, channels]."""
+    return a.flatten(3).permute(0, 3, 1, 2)
 
 
 def _folded(
@@ -89,24 +101,26 @@ def _folded(
 ) -> Tensor:
     """What every window sees, added up where it lies: the transpose of _windows."""
     high, wide = size(x, weight, stride, padding)
-    tall, broad = weight.shape[2:]
-    parts = seen.unflatten(2, weight.shape[1:]).unflatten(1, (x.shape[0], high, wide))
-    parts = parts.permute(1, 0, 4, 5, 6, 2, 3)  # [rows, groups, channels, tall, broad, high, wide]
-    total = torch.zeros_like(x).unflatten(1, (groups, -1))
+    channels, tall, broad = weight.shape[1:]
+    parts = seen.unflatten(2, (tall, broad, channels)).unflatten(1, (x.shape[0], high, wide))
+    parts = parts.permute(4, 5, 1, 2, 3, 0, 6)  # [tall, broad, rows, high, wide, groups, channels]
+    total: Tensor | None = None
     for i in range(tall):
         for j in range(broad):
-            part = _spaced(parts[:, :, :, i, j], stride)
+            part = _spaced(parts[i, j], stride)
             top, left = i - padding[0], j - padding[1]
-            bottom, right = x.shape[2] - part.shape[3] - top, x.shape[3] - part.shape[4] - left
-            total = total + F.pad(part, (left, right, top, bottom))
-    return total.flatten(1, 2)
+            bottom, right = x.shape[2] - part.shape[1] - top, x.shape[3] - part.shape[2] - left
+            part = F.pad(part, (0, 0, 0, 0, left, right, top, bottom))
+            total = part if total is None else total + part
+    assert total is not None
+    return _image(total)
 
 
 def _spaced(a: Tensor, stride: Sequence[int]) -> Tensor:
-    """With zeros in between."""
-    (down, right), (high, wide) = stride, a.shape[-2:]
+    """With zeros in between: [rows, high, wide, groups, channels]."""
+    (down, right), (high, wide) = stride, a.shape[1:3]
     if down == right == 1:
         return a
-    a = F.pad(a[..., None, :, None], (0, right - 1, 0, 0, 0, down - 1))
-    a = a.flatten(-2).flatten(-3, -2)
-    return a[..., : down * (high - 1) + 1, : right * (wide - 1) + 1]
+    a = F.pad(a[:, :, None, :, None], (0, 0, 0, 0, 0, right - 1, 0, 0, 0, down - 1))
+    a = a.flatten(3, 4).flatten(1, 2)
+    return a[:, : down * (high - 1) + 1, : right * (wide - 1) + 1]

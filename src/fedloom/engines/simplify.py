@@ -21,13 +21,19 @@ SAME = {aten.detach.default, aten.alias.default, aten.lift_fresh_copy.default}
 TIMES = {aten.mul.Scalar, aten.mul.Tensor, aten.pow.Tensor_Scalar, aten.div.Tensor}
 
 
+def changes(graph: fx.GraphModule) -> torch._ops.OpOverload | None:
+    """An operation that changes a tensor in place, if there is one."""
+    ops = (node.target for node in graph.graph.nodes)
+    each = (op for op in ops if isinstance(op, torch._ops.OpOverload) and op._schema.is_mutable)
+    return next(each, None)
+
+
 def simplified(graph: fx.GraphModule) -> fx.GraphModule:
     """Derivatives start from ones of the shape of the loss: once these need not see the loss, its
     value is not computed at all, and what is the same in every local step is computed once. That
     is sound only where nothing is changed in place."""
-    for node in graph.graph.nodes:
-        if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
-            raise ValueError(f"{node.target} changes a tensor in place")
+    if (found := changes(graph)) is not None:
+        raise ValueError(f"{found} changes a tensor in place")
     for node in list(graph.graph.nodes):
         if node.op == "call_function":
             if node.target in FILLED:
@@ -39,13 +45,14 @@ def simplified(graph: fx.GraphModule) -> fx.GraphModule:
     graph.graph.eliminate_dead_code()
     graph.graph = fx_graph_cse(graph.graph)
     graph.graph.eliminate_dead_code()
-    reused(graph.graph)
     graph.recompile()
     return graph
 
 
 def compiled(graph: fx.GraphModule) -> Callable[..., list[Tensor]]:
-    """The graph as a plain function that calls torch's operations without a detour."""
+    """The graph as a plain function that calls torch's operations without a detour, with results
+    written over what is needed no more."""
+    reused(graph.graph)
     ops: dict[str, Any] = {}
 
     def direct(found: re.Match[str]) -> str:

@@ -19,7 +19,7 @@ from torch.fx.experimental.symbolic_shapes import (
 from torch.utils._python_dispatch import _disable_current_modes
 
 from .. import tree
-from .simplify import compiled, simplified
+from .simplify import changes, compiled, simplified
 
 Holds = Callable[[Sequence[Tensor]], bool]
 
@@ -49,7 +49,10 @@ def traced(
             fake = [mode.from_tensor(a, symbolic_context=_varying(a, axes)) for a in tensors]
         with mode, enable_python_dispatcher(), torch.no_grad():
             graph = make_fx(flat)(*fake)
-        play = compiled(simplified(graph)) if compile is None else compile(graph, fake)
+        if compile is None:
+            play = compiled(simplified(graph))
+        else:
+            play = compile(graph if changes(graph) else simplified(graph), fake)
     guards = env.produce_guards_expression(fake, ignore_static=False)
     return play, found[-1], _holds(guards)
 
