@@ -10,7 +10,7 @@ from torch.func import vmap
 
 from fedloom import TDCD, Run, Task, mlp, partition, tree
 from fedloom.engines import compiling
-from fedloom.engines.batching import RULES, Instead
+from fedloom.engines.batching import RULES, Instead, tracing
 from fedloom.engines.convolutions import Convolutions
 
 needs_compiler = pytest.mark.skipif(
@@ -51,11 +51,13 @@ class Small(torch.nn.Module):
         self.first = torch.nn.Conv2d(2, 16, 3, stride=2, padding=1, bias=False, groups=2)
         self.norm = torch.nn.GroupNorm(2, 16)
         self.second = torch.nn.Conv2d(16, 16, 3, padding=1)
+        self.side = torch.nn.Conv2d(16, 16, 1, bias=False)
         self.pool = torch.nn.MaxPool2d((2, 1))
         self.last = torch.nn.Conv2d(16, 3, (2, 3))
 
     def forward(self, x):
-        x = torch.relu(self.second(torch.relu(self.norm(self.first(x)))))
+        x = torch.relu(self.norm(self.first(x)))
+        x = torch.relu(self.second(x) + self.side(x))
         return self.last(self.pool(x)).flatten(1)
 
 
@@ -69,7 +71,7 @@ SLOW = [pytest.mark.slow, needs_compiler]
 @pytest.mark.parametrize(
     ("precision", "close", "ways", "compiled"),
     [
-        ("float64", 1e-12, lambda: Convolutions(last=True), as_traced),
+        ("float64", 1e-12, lambda: Convolutions(last=tracing()), as_traced),
         ("bf16", 0.02, nullcontext, as_traced),
         pytest.param("float64", 1e-12, nullcontext, compiling.compiled, marks=SLOW),
         pytest.param("bf16", 0.02, nullcontext, compiling.compiled, marks=SLOW),
@@ -147,6 +149,31 @@ def test_what_cannot_be_compiled_runs_as_it_is(rows, monkeypatch, caplog):
     told = [line.getMessage() for line in caplog.records if line.levelname == "WARNING"]
     (line,) = told
     assert line.endswith("runs as it is: no compiler here")
+
+
+class Odd(torch.nn.Module):
+    """Does the same for some numbers of rows in another way."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.inner(x) if len(x) % 4 else -self.inner(-x) + 2 * self.inner.bias
+
+
+def test_a_line_says_for_which_rows_it_does_not_hold(rows, monkeypatch, caplog):
+    monkeypatch.setattr(compiling, "compiled", as_traced)
+    task = Task(dict.fromkeys(("a", "b"), Odd), "cross-entropy")
+    plain, fast = (
+        Run(TDCD(local_steps=4, lr=0.1, batch=40), task, rows, seed=1, chunk=1, compile=compile)
+        for compile in (False, True)
+    )
+    plain.fit(20)
+    fast.fit(20)
+    assert float((plain.predict() - fast.predict()).abs().max()) <= 1e-5
+    (line,) = [line.getMessage() for line in caplog.records if line.levelname == "WARNING"]
+    assert "runs as it is for some sizes: L['t2'].size()[1] == " in line
 
 
 @pytest.mark.parametrize("engine", ["stacked", "reference"])

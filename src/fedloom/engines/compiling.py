@@ -70,11 +70,18 @@ class _Together(torch.autograd.Function):
     def vmap(info: Any, in_dims: Any, of_all: Any, *tensors: Tensor) -> Any:
         def stacked(a: Tensor, axis: int | None) -> Tensor:
             if axis is None:
-                return a.expand(info.batch_size, *a.shape).contiguous()
-            return a.movedim(axis, 0).contiguous()
+                return _as_new(a.expand(info.batch_size, *a.shape))
+            return _as_new(a.movedim(axis, 0))
 
         results = of_all([stacked(a, axis) for a, axis in zip(tensors, in_dims[1:], strict=True)])
         return results, (0,) * len(results)
+
+
+def _as_new(a: Tensor) -> Tensor:
+    """Where and in the order that a new tensor is, which is what is traced: what lies in another
+    one is copied, and axes of one have no other stride."""
+    a = a.contiguous()
+    return (a.clone() if a.storage_offset() else a).flatten().view(a.shape)
 
 
 def compiled(graph: fx.GraphModule, fake: Sequence[Tensor]) -> Callable[..., Sequence[Tensor]]:

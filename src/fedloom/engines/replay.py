@@ -43,7 +43,7 @@ class Entry:
     seen: list[set[int]] | None = None  # of every axis, the sizes seen so far
     play: Callable[..., Any] | None = None
     form: tree.Form | None = None  # of the result
-    holds: Callable[[Sequence[Tensor]], bool] | None = None
+    unmet: Callable[[Sequence[Tensor]], str | None] | None = None  # why it does not hold
     known: dict[Sizes, bool] = field(default_factory=dict)
     told: bool = False  # that it does not hold for all that came
 
@@ -71,11 +71,12 @@ class Player:
         entry = self._entry((key, form, kinds, single))
         if entry.play is not None:
             if sizes not in entry.known:
-                assert entry.holds is not None
-                entry.known[sizes] = entry.holds(tensors)
-                if not entry.known[sizes] and not entry.tries and not entry.told:
+                assert entry.unmet is not None
+                unmet = entry.unmet(tensors)
+                entry.known[sizes] = unmet is None
+                if unmet is not None and not entry.tries and not entry.told:
                     entry.told = True
-                    self._tell("%s runs as it is: %s", f, ValueError("for some numbers of rows"))
+                    self._tell("%s runs as it is for some sizes: %s", f, ValueError(unmet))
             if entry.known[sizes]:
                 try:
                     with torch.no_grad():
@@ -118,7 +119,7 @@ class Player:
             # go.
             from .tracing import traced
 
-            entry.play, entry.form, entry.holds = traced(f, tensors, form, varies, self._compile)
+            entry.play, entry.form, entry.unmet = traced(f, tensors, form, varies, self._compile)
         except Exception as problem:  # whatever torch cannot trace is called as before
             self._tell("%s runs as it is: %s", f, problem)
             entry.tries = 0

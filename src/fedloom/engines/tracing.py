@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from .. import tree
 from .simplify import changes, compiled, simplified
 
-Holds = Callable[[Sequence[Tensor]], bool]
+Unmet = Callable[[Sequence[Tensor]], str | None]
 
 
 def traced(
@@ -30,10 +31,10 @@ def traced(
     form: tree.Form,
     varies: Sequence[bool],
     compile: Callable[..., Callable[..., Any]] | None = None,
-) -> tuple[Callable[..., Any], tree.Form, Holds]:
-    """f as a function of the tensors in its arguments; the form of its result; and for which other
-    tensors it holds. `varies`: of every axis of every tensor, in their order. `compile`: what
-    makes a function of the graph, in place of running its operations one by one."""
+) -> tuple[Callable[..., Any], tree.Form, Unmet]:
+    """f as a function of the tensors in its arguments; the form of its result; and why it does not
+    hold for other tensors, or None. `varies`: of every axis of every tensor, in their order.
+    `compile`: what makes a function of the graph, in place of running its operations one by one."""
     found: list[tree.Form] = []
 
     def flat(*mine: Tensor) -> list[Tensor]:
@@ -54,13 +55,24 @@ def traced(
         else:
             play = compile(graph if changes(graph) else simplified(graph), fake)
     guards = env.produce_guards_expression(fake, ignore_static=False)
-    return play, found[-1], _holds(guards)
+    return play, found[-1], _unmet(guards)
 
 
-def _holds(guards: str | None) -> Holds:
-    """Whether what was assumed about sizes holds for other tensors."""
-    code = compile(guards or "True", "<guards>", "eval")
-    return lambda given: eval(code, SYMPY_INTERP, {"L": {f"t{i}": a for i, a in enumerate(given)}})
+def _unmet(guards: str | None) -> Unmet:
+    """Which of the things that were assumed about sizes does not hold for other tensors."""
+    whole = ast.parse(guards or "True", mode="eval").body
+    parts = [whole]
+    if isinstance(whole, ast.BoolOp) and isinstance(whole.op, ast.And):
+        parts = whole.values
+    texts = [ast.unparse(part) for part in parts]
+    codes = [compile(text, "<guards>", "eval") for text in texts]
+
+    def unmet(given: Sequence[Tensor]) -> str | None:
+        known = {"L": {f"t{i}": a for i, a in enumerate(given)}}
+        each = zip(texts, codes, strict=True)
+        return next((text for text, code in each if not eval(code, SYMPY_INTERP, known)), None)
+
+    return unmet
 
 
 def _varying(a: Tensor, axes: Iterator[bool]) -> StatelessSymbolicContext[Any, Any]:
