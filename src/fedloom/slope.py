@@ -131,6 +131,12 @@ def _transforming() -> bool:
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
+def mapping() -> bool:
+    """Whether vmap is going on, and perhaps other things."""
+    stack = torch._C._functorch.get_interpreter_stack() or []
+    return any(level.key() == torch._C._functorch.TransformType.Vmap for level in stack)
+
+
 def _in_one_vmap() -> bool:
     stack = torch._C._functorch.get_interpreter_stack() or []
     return len(stack) == 1 and stack[0].key() == torch._C._functorch.TransformType.Vmap

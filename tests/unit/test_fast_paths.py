@@ -461,3 +461,25 @@ def test_of_a_minibatch_only_so_many_bytes_are_kept(monkeypatch):
         fed._read_clients(taken)
     kept = sum(map(tree.nbytes, taken._kept.values()))
     assert 0 < kept <= 2000
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_work_of_threads_is_traced_between_rounds(monkeypatch, precision):
+    """With other numbers of clients and rows, and the same bits."""
+    monkeypatch.setattr(replay, "WORTH", 0.0)
+    draw = torch.Generator().manual_seed(0)
+    x = {"a": torch.randn(300, 1, 8, 6, generator=draw)}
+    rows = partition(x, torch.randint(3, (300,), generator=draw), {"a": 7})
+    task = Task({"a": cnn(1, (8, 6), 3, width=8)}, "cross-entropy")
+    rule = TDCD(local_steps=3, lr=0.05, batch=60)
+    plain, fast = (
+        Run(rule, task, rows, seed=1, precision=precision, chunk=3, replay=after)
+        for after in (0, 4)
+    )
+    plain.fit(12)
+    fast.fit(12)
+    assert tree.largest_difference(plain.predict(), fast.predict()) == 0
+    entries = list(fast.fed._player._entries.values())
+    assert any(len(entry.known) > 3 for entry in entries)
+    assert all(held for entry in entries for held in entry.known.values())

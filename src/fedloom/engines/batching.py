@@ -19,7 +19,10 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.overrides import TorchFunctionMode
 
+from ..slope import mapping
+
 aten = torch.ops.aten
+MANY = 8  # channels from which pooling is faster with these last
 
 
 class How(NamedTuple):
@@ -36,16 +39,58 @@ class How(NamedTuple):
         none = (0,) * len(self.stride)
         return self.stride, self.padding, self.dilation, False, none, self.groups
 
-    def forward(self, x: Tensor, weight: Tensor) -> Tensor:
-        return aten.convolution(x, weight, None, *self.as_args)
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        if tracing() and not x.is_cuda:
+            return torch.ops.fedloom.whole_convolution(x, weight, bias, *self)
+        return aten.convolution(x, weight, bias, *self.as_args)
 
     def backward(self, slope: Tensor, x: Tensor, weight: Tensor, of: int) -> Tensor:
         """The derivative by x (`of` 0) or weight (1)."""
+        if tracing() and not x.is_cuda:
+            return torch.ops.fedloom.whole_derivative(slope, x, weight, of, *self)
         wanted = [of == 0, of == 1, False]
         return aten.convolution_backward(slope, x, weight, None, *self.as_args, wanted)[of]
 
     def times(self, clients: int) -> How:
         return self._replace(groups=self.groups * clients)
+
+
+# On a CPU torch chooses how to convolve by the number of rows. Inside these operations it does so
+# each time they are played.
+
+OWN = torch.library.Library("fedloom", "FRAGMENT")
+HOW = "SymInt[] stride, SymInt[] padding, SymInt[] dilation, SymInt groups"
+OWN.define(f"whole_convolution(Tensor x, Tensor weight, Tensor? bias, {HOW}) -> Tensor")
+OWN.define(f"whole_derivative(Tensor slope, Tensor x, Tensor weight, int of, {HOW}) -> Tensor")
+
+
+def _whole_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, *how: Any) -> Tensor:
+    return aten.convolution(x, weight, bias, *How(*how).as_args).contiguous()
+
+
+def _whole_derivative(slope: Tensor, x: Tensor, weight: Tensor, of: int, *how: Any) -> Tensor:
+    wanted = [of == 0, of == 1, False]
+    given = slope, x, weight, None, *How(*how).as_args, wanted
+    return aten.convolution_backward(*given)[of].contiguous()
+
+
+def _convolved(x: Tensor, weight: Tensor, bias: Tensor | None, *how: Any) -> Tensor:
+    """The shape of the one."""
+    stride, padding, dilation, _ = how
+    each = zip(x.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True)
+    size = ((n + 2 * pad - gap * (k - 1) - 1) // step + 1 for n, k, step, pad, gap in each)
+    return x.new_empty(x.shape[0], weight.shape[0], *size)
+
+
+def _derived(slope: Tensor, x: Tensor, weight: Tensor, of: int, *how: Any) -> Tensor:
+    """And of the other."""
+    return (x, weight)[of].new_empty((x, weight)[of].shape)
+
+
+OWN.impl("whole_convolution", _whole_convolution, "CPU")
+OWN.impl("whole_derivative", _whole_derivative, "CPU")
+torch.library.register_fake("fedloom::whole_convolution", _convolved, lib=OWN)
+torch.library.register_fake("fedloom::whole_derivative", _derived, lib=OWN)
 
 
 def rows_may_vary() -> AbstractContextManager[object]:
@@ -78,8 +123,8 @@ class Instead(TorchFunctionMode):
         return func(*args, **(kwargs or {})) if found is NotImplemented else found
 
 
-# Rules. What they do not know (an image without an axis of rows, padding by name, places of the
-# largest) is left to torch.
+# Rules. What they do not know (one client by itself, an image without an axis of rows, padding by
+# name, places of the largest) is left to torch.
 
 
 def _convolution(
@@ -92,14 +137,15 @@ def _convolution(
     groups: int = 1,
 ) -> Any:
     axes = weight.ndim - 2
-    if isinstance(padding, str) or input.ndim != weight.ndim:
+    if isinstance(padding, str) or input.ndim != weight.ndim or not mapping():
         return NotImplemented
     how = How(_each(stride, axes), _each(padding, axes), _each(dilation, axes), groups)
     kind = input.device.type
     if torch.is_autocast_enabled(kind):  # whose rule for convolutions this goes past
-        input, weight = (a.to(torch.get_autocast_dtype(kind)) for a in (input, weight))
-    found = _Forward.apply(input, weight, how)
-    return found if bias is None else found + bias.to(found.dtype).reshape(-1, *[1] * axes)
+        short = torch.get_autocast_dtype(kind)
+        input, weight = input.to(short), weight.to(short)
+        bias = None if bias is None else bias.to(short)
+    return _Forward.apply(input, weight, bias, how)
 
 
 def _pooled(
@@ -111,7 +157,7 @@ def _pooled(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Any:
-    if return_indices or input.ndim != 4:
+    if return_indices or input.ndim != 4 or not mapping():
         return NotImplemented
     each = (_each(one, 2) for one in (kernel_size, stride or kernel_size, padding, dilation))
     return _Pool.apply(input, (*each, ceil_mode))[0]
@@ -123,21 +169,23 @@ def _group_norm(
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     eps: float = 1e-5,
-) -> Tensor:
+) -> Any:
+    if not mapping():
+        return NotImplemented
     whole = input.float() if torch.is_autocast_enabled(input.device.type) else input
     weight = whole.new_ones(whole.shape[1]) if weight is None else weight
     bias = whole.new_zeros(whole.shape[1]) if bias is None else bias
     return _Norm.apply(whole, weight, bias, num_groups, eps)[0]
 
 
-RULES: dict[Callable[..., Any], Callable[..., Any]] = {
+EXACT: dict[Callable[..., Any], Callable[..., Any]] = {  # the bits of torch's own rules
     torch.conv1d: _convolution,
     torch.conv2d: _convolution,
     torch.conv3d: _convolution,
     torch.max_pool2d: _pooled,
     F.max_pool2d: _pooled,
-    F.group_norm: _group_norm,
 }
+RULES = {**EXACT, F.group_norm: _group_norm}
 
 
 def _each(setting: Any, axes: int) -> tuple[int, ...]:
@@ -147,28 +195,37 @@ def _each(setting: Any, axes: int) -> tuple[int, ...]:
 
 class _Forward(Function):
     @staticmethod
-    def forward(x: Tensor, weight: Tensor, how: How) -> Tensor:
-        return how.forward(x, weight)
+    def forward(x: Tensor, weight: Tensor, bias: Tensor | None, how: How) -> Tensor:
+        return how.forward(x, weight, bias)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         ctx.save_for_backward(*inputs[:2])
-        ctx.how = inputs[2]
+        ctx.how = inputs[3]
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         by_x, by_weight = (
             _Backward.apply(slope, x, weight, ctx.how, of) if ctx.needs_input_grad[of] else None
             for of in (0, 1)
         )
-        return by_x, by_weight, None
+        by_bias = slope.sum((0, *range(2, slope.ndim))) if ctx.needs_input_grad[2] else None
+        return by_x, by_weight, by_bias, None
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, x: Tensor, weight: Tensor, how: How) -> tuple[Tensor, int]:
+    def vmap(
+        info: Any, in_dims: Any, x: Tensor, weight: Tensor, bias: Tensor | None, how: How
+    ) -> tuple[Tensor, int]:
         count = info.batch_size
+        if in_dims[1] is None and in_dims[2] is None:  # one model: its rows are all clients'
+            found = _Forward.apply(x.movedim(in_dims[0], 0).flatten(0, 1), weight, bias, how)
+            return found.unflatten(0, (count, -1)), 0
         rows, weights = _rows(x, in_dims[0], count), _weights(weight, in_dims[1], count)
-        found = _Forward.apply(rows, weights, how.times(count))
+        found = _Forward.apply(rows, weights, None, how.times(count))
+        if bias is not None:
+            own = _weights(bias, in_dims[2], count)
+            found = found + own.reshape(-1, *[1] * (x.ndim - 2 - (in_dims[0] is not None)))
         return found.unflatten(1, (count, -1)), 1
 
 
@@ -195,6 +252,11 @@ class _Backward(_Last):
         info: Any, in_dims: Any, slope: Tensor, x: Tensor, weight: Tensor, how: How, of: int
     ) -> tuple[Tensor, int]:
         count = info.batch_size
+        if of == 0 and in_dims[2] is None and in_dims[0] is not None and in_dims[1] is not None:
+            both = ((slope, in_dims[0]), (x, in_dims[1]))
+            slope, x = (a.movedim(at, 0).flatten(0, 1) for a, at in both)
+            found = _Backward.apply(slope, x, weight, how, of)
+            return found.unflatten(0, (count, -1)), 0
         slopes, rows = (_rows(a, at, count) for a, at in ((slope, in_dims[0]), (x, in_dims[1])))
         weights = _weights(weight, in_dims[2], count)
         found = _Backward.apply(slopes, rows, weights, how.times(count), of)
@@ -278,16 +340,21 @@ class _Pool(Function):
 
     @staticmethod
     def forward(x: Tensor, how: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
-        return aten.max_pool2d_with_indices(x, *how)
+        if x.is_cuda or x.shape[1] < MANY:
+            return aten.max_pool2d_with_indices(x, *how)
+        # four times as fast on a CPU, copies included
+        found = aten.max_pool2d_with_indices(x.contiguous(memory_format=torch.channels_last), *how)
+        return found[0].contiguous(), found[1].contiguous()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         ctx.mark_non_differentiable(output[1])
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(inputs[0], output[1])
         ctx.how = inputs[1]
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor, _: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, slope: Tensor, _: Tensor | None) -> tuple[Tensor, None]:
         return _PoolBackward.apply(slope, *ctx.saved_tensors, ctx.how), None
 
     @staticmethod
@@ -297,10 +364,20 @@ class _Pool(Function):
         return tuple(a.unflatten(1, (count, -1)) for a in found), (1, 1)
 
 
-class _PoolBackward(_Last):
+class _PoolBackward(Function):
     @staticmethod
     def forward(slope: Tensor, x: Tensor, at: Tensor, how: tuple[Any, ...]) -> Tensor:
         return aten.max_pool2d_with_indices_backward(slope, x, *how, at)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(inputs[2])
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None, None, None]:
+        (at,) = ctx.saved_tensors
+        taken = slope.flatten(2).gather(2, at.flatten(2)).reshape(at.shape)
+        return taken, None, None, None
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, slope: Tensor, x: Tensor, at: Tensor, how: Any) -> Any:

@@ -27,7 +27,8 @@ from .threads import autocast
 Sizes = tuple[tuple[int, ...], ...]
 CALLS = 150  # of a function before it is traced,
 WORTH = 0.02  # seconds they must have taken in the mean: 3 s in all, about what tracing takes
-SLOW = 0.1  # seconds of a call in which the overhead no longer counts
+SLOW = 0.1  # seconds of a call in which the overhead no longer counts,
+AHEAD = 1.0  # or, of one in a thread of its own, where others wait for it
 KEPT = 64  # functions remembered
 
 log = logging.getLogger("fedloom")
@@ -59,6 +60,7 @@ class Player:
     def __init__(self, after: int = CALLS, compile: Compile | None = None):
         self._after, self._compile = after, compile
         self._entries: OrderedDict[Hashable, Entry] = OrderedDict()
+        self._due: list[tuple[Entry, Callable[..., Any], Sequence[Tensor], tree.Form]] = []
 
     def __call__(self, key: Hashable, f: Callable[..., Any], args: Sequence[Any]) -> Any:
         """f(*args), which is a function of the tensors in args; `key`: what else it depends on."""
@@ -89,14 +91,23 @@ class Player:
         result = f(*args)
         if entry.tries:
             took = time.perf_counter() - began
-            if took < SLOW or self._compile:
+            main = threading.current_thread() is threading.main_thread()
+            if took < (SLOW if main else AHEAD) or self._compile:
                 entry.calls, entry.seconds = entry.calls + 1, entry.seconds + took
             _note(entry, sizes)
             worth = self._compile is not None or entry.seconds > self._after * WORTH
-            main = threading.current_thread() is threading.main_thread()
-            if entry.calls > self._after and worth and main:
-                self._try(entry, f, tensors, form)
+            if entry.calls > self._after and worth:
+                if main:
+                    self._try(entry, f, tensors, form)
+                elif not any(entry is other for other, *_ in self._due):
+                    self._due.append((entry, f, tensors, form))
         return result
+
+    def catch_up(self) -> None:
+        """Trace what was called often in other threads, now that none is at work: tracing is for
+        the main one."""
+        while self._due:
+            self._try(*self._due.pop())
 
     def _entry(self, key: Hashable) -> Entry:
         if key in self._entries:

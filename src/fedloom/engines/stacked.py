@@ -137,6 +137,7 @@ class StackedEngine(Fabric):
 
     def begin(self, round: int) -> None:
         super().begin(round)
+        self._player.catch_up()
         self._checked.clear()
         self._roster[:] = True
         self._shrink(Moment(round), self._all)

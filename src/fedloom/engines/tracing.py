@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from torch.fx.experimental.symbolic_shapes import (
 from torch.utils._python_dispatch import _disable_current_modes
 
 from .. import tree
+from .batching import EXACT, Instead
 from .simplify import changes, compiled, simplified
 
 Unmet = Callable[[Sequence[Tensor]], str | None]
@@ -38,7 +40,8 @@ def traced(
     found: list[tree.Form] = []
 
     def flat(*mine: Tensor) -> list[Tensor]:
-        results, shape = tree.apart(f(*tree.joined(form, mine)))
+        with Instead(EXACT) if compile is None else nullcontext():
+            results, shape = tree.apart(f(*tree.joined(form, mine)))
         found.append(shape)
         return results
 
