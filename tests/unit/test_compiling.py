@@ -10,7 +10,7 @@ from torch.func import vmap
 
 from fedloom import TDCD, Run, Task, mlp, partition, tree
 from fedloom.engines import compiling
-from fedloom.engines.batching import RULES, Instead, tracing
+from fedloom.engines.batching import EXACT, RULES, Instead, tracing
 from fedloom.engines.convolutions import Convolutions
 
 needs_compiler = pytest.mark.skipif(
@@ -119,7 +119,8 @@ IMAGES = (6, 2, 5, 4)  # rows, channels, height, width
         (lambda x, w: F.group_norm(x * w, 2), (6, 4), (1,)),
     ],
 )
-def test_rules_of_layers_are_those_of_each_client(f, shape, weight):
+@pytest.mark.parametrize("rules", [RULES, EXACT], ids=["compiled", "traced"])
+def test_rules_of_layers_are_those_of_each_client(f, shape, weight, rules):
     """Values and derivatives, also where only one argument is a client's own."""
 
     def both(x, w):
@@ -129,7 +130,7 @@ def test_rules_of_layers_are_those_of_each_client(f, shape, weight):
     x, w = (torch.randn(3, *s, generator=draw, dtype=torch.float64) for s in (shape, weight))
     for dims in ((0, 0), (0, None), (None, 0)):
         given = [a if at == 0 else a[0] for a, at in zip((x, w), dims, strict=True)]
-        with Instead(RULES):
+        with Instead(rules):
             found = tree.tensors(vmap(both, dims)(*given))
         for k in range(3):
             each = [a[k] if at == 0 else a for a, at in zip(given, dims, strict=True)]

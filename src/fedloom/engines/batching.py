@@ -1,9 +1,8 @@
-"""Layers of many clients at once, whose rows may vary in number.
+"""Rules for layers inside vmap, for tracing what rows may vary in.
 
-torch's own rules for convolutions, pooling and group norms inside vmap ask for sizes as plain
-numbers, so that what is traced with them holds for one number of rows only. These do not. Of
-convolutions they make the same grouped ones; clients stay the second axis from layer to layer,
-where a grouped convolution has them.
+torch's own rules for convolutions, pooling and group norms ask for sizes as plain numbers, so that
+what is traced with them holds for one number of rows only. These do not, and make the same grouped
+convolutions (layers.py). Where nothing is traced, torch's own are used: theirs is less overhead.
 """
 
 from __future__ import annotations
@@ -11,86 +10,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd import Function
 from torch.overrides import TorchFunctionMode
 
 from ..slope import mapping
+from .layers import Convolution, How, Norm, Pool
 
-aten = torch.ops.aten
-MANY = 8  # channels from which pooling is faster with these last
-
-
-class How(NamedTuple):
-    """Settings of a convolution."""
-
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
-    dilation: tuple[int, ...]
-    groups: int
-
-    @property
-    def as_args(self) -> tuple[Any, ...]:
-        """As torch's own functions take them: not transposed, no padding of the result."""
-        none = (0,) * len(self.stride)
-        return self.stride, self.padding, self.dilation, False, none, self.groups
-
-    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        if tracing() and not x.is_cuda:
-            return torch.ops.fedloom.whole_convolution(x, weight, bias, *self)
-        return aten.convolution(x, weight, bias, *self.as_args)
-
-    def backward(self, slope: Tensor, x: Tensor, weight: Tensor, of: int) -> Tensor:
-        """The derivative by x (`of` 0) or weight (1)."""
-        if tracing() and not x.is_cuda:
-            return torch.ops.fedloom.whole_derivative(slope, x, weight, of, *self)
-        wanted = [of == 0, of == 1, False]
-        return aten.convolution_backward(slope, x, weight, None, *self.as_args, wanted)[of]
-
-    def times(self, clients: int) -> How:
-        return self._replace(groups=self.groups * clients)
-
-
-# On a CPU torch chooses how to convolve by the number of rows. Inside these operations it does so
-# each time they are played.
-
-OWN = torch.library.Library("fedloom", "FRAGMENT")
-HOW = "SymInt[] stride, SymInt[] padding, SymInt[] dilation, SymInt groups"
-OWN.define(f"whole_convolution(Tensor x, Tensor weight, Tensor? bias, {HOW}) -> Tensor")
-OWN.define(f"whole_derivative(Tensor slope, Tensor x, Tensor weight, int of, {HOW}) -> Tensor")
-
-
-def _whole_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, *how: Any) -> Tensor:
-    return aten.convolution(x, weight, bias, *How(*how).as_args).contiguous()
-
-
-def _whole_derivative(slope: Tensor, x: Tensor, weight: Tensor, of: int, *how: Any) -> Tensor:
-    wanted = [of == 0, of == 1, False]
-    given = slope, x, weight, None, *How(*how).as_args, wanted
-    return aten.convolution_backward(*given)[of].contiguous()
-
-
-def _convolved(x: Tensor, weight: Tensor, bias: Tensor | None, *how: Any) -> Tensor:
-    """The shape of the one."""
-    stride, padding, dilation, _ = how
-    each = zip(x.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True)
-    size = ((n + 2 * pad - gap * (k - 1) - 1) // step + 1 for n, k, step, pad, gap in each)
-    return x.new_empty(x.shape[0], weight.shape[0], *size)
-
-
-def _derived(slope: Tensor, x: Tensor, weight: Tensor, of: int, *how: Any) -> Tensor:
-    """And of the other."""
-    return (x, weight)[of].new_empty((x, weight)[of].shape)
-
-
-OWN.impl("whole_convolution", _whole_convolution, "CPU")
-OWN.impl("whole_derivative", _whole_derivative, "CPU")
-torch.library.register_fake("fedloom::whole_convolution", _convolved, lib=OWN)
-torch.library.register_fake("fedloom::whole_derivative", _derived, lib=OWN)
+Rules = Mapping[Callable[..., Any], Callable[..., Any]]
 
 
 def rows_may_vary() -> AbstractContextManager[object]:
@@ -107,7 +38,7 @@ def tracing() -> bool:
 class Instead(TorchFunctionMode):
     """Functions of torch are computed by rules; what a rule does not know, by torch."""
 
-    def __init__(self, rules: Mapping[Callable[..., Any], Callable[..., Any]]):
+    def __init__(self, rules: Rules):
         super().__init__()
         self._rules = rules
 
@@ -135,17 +66,18 @@ def _convolution(
     padding: Any = 0,
     dilation: Any = 1,
     groups: int = 1,
+    opaque: bool = False,
 ) -> Any:
     axes = weight.ndim - 2
     if isinstance(padding, str) or input.ndim != weight.ndim or not mapping():
         return NotImplemented
-    how = How(_each(stride, axes), _each(padding, axes), _each(dilation, axes), groups)
+    how = How(_each(stride, axes), _each(padding, axes), _each(dilation, axes), groups, opaque)
     kind = input.device.type
     if torch.is_autocast_enabled(kind):  # whose rule for convolutions this goes past
         short = torch.get_autocast_dtype(kind)
         input, weight = input.to(short), weight.to(short)
         bias = None if bias is None else bias.to(short)
-    return _Forward.apply(input, weight, bias, how)
+    return Convolution.apply(input, weight, bias, how)
 
 
 def _pooled(
@@ -160,7 +92,7 @@ def _pooled(
     if return_indices or input.ndim != 4 or not mapping():
         return NotImplemented
     each = (_each(one, 2) for one in (kernel_size, stride or kernel_size, padding, dilation))
-    return _Pool.apply(input, (*each, ceil_mode))[0]
+    return Pool.apply(input, (*each, ceil_mode))[0]
 
 
 def _group_norm(
@@ -175,226 +107,26 @@ def _group_norm(
     whole = input.float() if torch.is_autocast_enabled(input.device.type) else input
     weight = whole.new_ones(whole.shape[1]) if weight is None else weight
     bias = whole.new_zeros(whole.shape[1]) if bias is None else bias
-    return _Norm.apply(whole, weight, bias, num_groups, eps)[0]
+    return Norm.apply(whole, weight, bias, num_groups, eps)[0]
 
 
-EXACT: dict[Callable[..., Any], Callable[..., Any]] = {  # the bits of torch's own rules
+RULES: Rules = {
     torch.conv1d: _convolution,
     torch.conv2d: _convolution,
     torch.conv3d: _convolution,
     torch.max_pool2d: _pooled,
     F.max_pool2d: _pooled,
+    F.group_norm: _group_norm,
 }
-RULES = {**EXACT, F.group_norm: _group_norm}
+EXACT: Rules = {  # on a CPU, with the bits of torch's own rules
+    torch.conv1d: partial(_convolution, opaque=True),
+    torch.conv2d: partial(_convolution, opaque=True),
+    torch.conv3d: partial(_convolution, opaque=True),
+    torch.max_pool2d: _pooled,
+    F.max_pool2d: _pooled,
+}
 
 
 def _each(setting: Any, axes: int) -> tuple[int, ...]:
     given = (setting,) if isinstance(setting, int) else tuple(setting)
     return given * axes if len(given) == 1 else given
-
-
-class _Forward(Function):
-    @staticmethod
-    def forward(x: Tensor, weight: Tensor, bias: Tensor | None, how: How) -> Tensor:
-        return how.forward(x, weight, bias)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.save_for_backward(*inputs[:2])
-        ctx.how = inputs[3]
-
-    @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
-        by_x, by_weight = (
-            _Backward.apply(slope, x, weight, ctx.how, of) if ctx.needs_input_grad[of] else None
-            for of in (0, 1)
-        )
-        by_bias = slope.sum((0, *range(2, slope.ndim))) if ctx.needs_input_grad[2] else None
-        return by_x, by_weight, by_bias, None
-
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: Any, x: Tensor, weight: Tensor, bias: Tensor | None, how: How
-    ) -> tuple[Tensor, int]:
-        count = info.batch_size
-        if in_dims[1] is None and in_dims[2] is None:  # one model: its rows are all clients'
-            found = _Forward.apply(x.movedim(in_dims[0], 0).flatten(0, 1), weight, bias, how)
-            return found.unflatten(0, (count, -1)), 0
-        rows, weights = _rows(x, in_dims[0], count), _weights(weight, in_dims[1], count)
-        found = _Forward.apply(rows, weights, None, how.times(count))
-        if bias is not None:
-            own = _weights(bias, in_dims[2], count)
-            found = found + own.reshape(-1, *[1] * (x.ndim - 2 - (in_dims[0] is not None)))
-        return found.unflatten(1, (count, -1)), 1
-
-
-class _Last(Function):
-    """A derivative, of which none is taken."""
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None: ...
-
-    @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> Any:
-        raise NotImplementedError("second derivatives")
-
-
-class _Backward(_Last):
-    """The derivative by x or by the weights."""
-
-    @staticmethod
-    def forward(slope: Tensor, x: Tensor, weight: Tensor, how: How, of: int) -> Tensor:
-        return how.backward(slope, x, weight, of)
-
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: Any, slope: Tensor, x: Tensor, weight: Tensor, how: How, of: int
-    ) -> tuple[Tensor, int]:
-        count = info.batch_size
-        if of == 0 and in_dims[2] is None and in_dims[0] is not None and in_dims[1] is not None:
-            both = ((slope, in_dims[0]), (x, in_dims[1]))
-            slope, x = (a.movedim(at, 0).flatten(0, 1) for a, at in both)
-            found = _Backward.apply(slope, x, weight, how, of)
-            return found.unflatten(0, (count, -1)), 0
-        slopes, rows = (_rows(a, at, count) for a, at in ((slope, in_dims[0]), (x, in_dims[1])))
-        weights = _weights(weight, in_dims[2], count)
-        found = _Backward.apply(slopes, rows, weights, how.times(count), of)
-        return found.unflatten(1 - of, (count, -1)), 1 - of
-
-
-class _Norm(Function):
-    """Normalised groups of channels, their means and deviations: with clients along the channels,
-    these are so many times as many groups."""
-
-    @staticmethod
-    def forward(
-        x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        return aten.native_group_norm(x, weight, bias, *_sizes(x), groups, eps)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        x, weight, _, ctx.groups, _ = inputs
-        ctx.mark_non_differentiable(*output[1:])
-        ctx.save_for_backward(x, weight, *output[1:])
-
-    @staticmethod
-    def backward(ctx: Any, slope: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        found = _NormBackward.apply(slope, *ctx.saved_tensors, ctx.groups)
-        wanted = zip(found, ctx.needs_input_grad, strict=False)
-        return (*(a if needed else None for a, needed in wanted), None, None)
-
-    @staticmethod
-    def vmap(
-        info: Any,
-        in_dims: Any,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        groups: int,
-        eps: float,
-    ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        count = info.batch_size
-        own = (_weights(weight, in_dims[1], count), _weights(bias, in_dims[2], count))
-        found = _Norm.apply(_rows(x, in_dims[0], count), *own, count * groups, eps)
-        return tuple(a.unflatten(1, (count, -1)) for a in found), (1, 1, 1)
-
-
-class _NormBackward(_Last):
-    @staticmethod
-    def forward(
-        slope: Tensor, x: Tensor, weight: Tensor, mean: Tensor, scale: Tensor, groups: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """By x, weight and bias."""
-        given = slope, x, mean, scale, weight, *_sizes(x), groups
-        return aten.native_group_norm_backward(*given, [True, True, True])
-
-    @staticmethod
-    def vmap(
-        info: Any,
-        in_dims: Any,
-        slope: Tensor,
-        x: Tensor,
-        weight: Tensor,
-        mean: Tensor,
-        scale: Tensor,
-        groups: int,
-    ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        count = info.batch_size
-        each = zip((slope, x, mean, scale), (*in_dims[:2], *in_dims[3:5]), strict=True)
-        slope, x, mean, scale = (_rows(a, at, count) for a, at in each)
-        own = _weights(weight, in_dims[2], count)
-        by_x, *others = _NormBackward.apply(slope, x, own, mean, scale, count * groups)
-        parts = (by_x.unflatten(1, (count, -1)), *(a.unflatten(0, (count, -1)) for a in others))
-        return parts, (1, 0, 0)
-
-
-def _sizes(x: Tensor) -> tuple[int, int, int]:
-    """Rows, channels, and positions."""
-    return x.shape[0], x.shape[1], x[0, 0].numel()
-
-
-class _Pool(Function):
-    """The largest of each window, and where it is."""
-
-    @staticmethod
-    def forward(x: Tensor, how: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
-        if x.is_cuda or x.shape[1] < MANY:
-            return aten.max_pool2d_with_indices(x, *how)
-        # four times as fast on a CPU, copies included
-        found = aten.max_pool2d_with_indices(x.contiguous(memory_format=torch.channels_last), *how)
-        return found[0].contiguous(), found[1].contiguous()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.mark_non_differentiable(output[1])
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(inputs[0], output[1])
-        ctx.how = inputs[1]
-
-    @staticmethod
-    def backward(ctx: Any, slope: Tensor, _: Tensor | None) -> tuple[Tensor, None]:
-        return _PoolBackward.apply(slope, *ctx.saved_tensors, ctx.how), None
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, x: Tensor, how: tuple[Any, ...]) -> Any:
-        count = info.batch_size
-        found = _Pool.apply(_rows(x, in_dims[0], count), how)
-        return tuple(a.unflatten(1, (count, -1)) for a in found), (1, 1)
-
-
-class _PoolBackward(Function):
-    @staticmethod
-    def forward(slope: Tensor, x: Tensor, at: Tensor, how: tuple[Any, ...]) -> Tensor:
-        return aten.max_pool2d_with_indices_backward(slope, x, *how, at)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.save_for_backward(inputs[2])
-
-    @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None, None, None]:
-        (at,) = ctx.saved_tensors
-        taken = slope.flatten(2).gather(2, at.flatten(2)).reshape(at.shape)
-        return taken, None, None, None
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, slope: Tensor, x: Tensor, at: Tensor, how: Any) -> Any:
-        count = info.batch_size
-        each = (_rows(*one, count) for one in zip((slope, x, at), in_dims[:3], strict=True))
-        return _PoolBackward.apply(*each, how).unflatten(1, (count, -1)), 1
-
-
-def _rows(a: Tensor, axis: int | None, clients: int) -> Tensor:
-    """[rows, clients x channels, ...]."""
-    if axis is None:
-        a, axis = a.expand(clients, *a.shape), 0
-    return a.movedim(axis, 1).flatten(1, 2)
-
-
-def _weights(a: Tensor, axis: int | None, clients: int) -> Tensor:
-    """[clients x outputs, ...]."""
-    if axis is None:
-        a, axis = a.expand(clients, *a.shape), 0
-    return a.movedim(axis, 0).flatten(0, 1)

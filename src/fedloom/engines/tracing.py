@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -38,9 +37,10 @@ def traced(
     hold for other tensors, or None. `varies`: of every axis of every tensor, in their order.
     `compile`: what makes a function of the graph, in place of running its operations one by one."""
     found: list[tree.Form] = []
+    rules = EXACT if compile is None and not any(a.is_cuda for a in tensors) else {}
 
     def flat(*mine: Tensor) -> list[Tensor]:
-        with Instead(EXACT) if compile is None else nullcontext():
+        with Instead(rules):
             results, shape = tree.apart(f(*tree.joined(form, mine)))
         found.append(shape)
         return results
