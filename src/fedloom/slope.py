@@ -131,10 +131,10 @@ def _transforming() -> bool:
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
-def mapping() -> bool:
-    """Whether vmap is going on, and perhaps other things."""
+def vmaps() -> int:
+    """How many levels of vmap are going on."""
     stack = torch._C._functorch.get_interpreter_stack() or []
-    return any(level.key() == torch._C._functorch.TransformType.Vmap for level in stack)
+    return sum(level.key() == torch._C._functorch.TransformType.Vmap for level in stack)
 
 
 def _in_one_vmap() -> bool:

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from ..slope import mapping
+from ..slope import vmaps
 from .layers import Convolution, How, Norm, Pool
 
 Rules = Mapping[Callable[..., Any], Callable[..., Any]]
@@ -55,7 +55,7 @@ class Instead(TorchFunctionMode):
 
 
 # Rules. What they do not know (one client by itself, an image without an axis of rows, padding by
-# name, places of the largest) is left to torch.
+# name, places of the largest; of those with torch's bits, derivatives row by row) is left to torch.
 
 
 def _convolution(
@@ -69,7 +69,9 @@ def _convolution(
     opaque: bool = False,
 ) -> Any:
     axes = weight.ndim - 2
-    if isinstance(padding, str) or input.ndim != weight.ndim or not mapping():
+    if isinstance(padding, str) or input.ndim != weight.ndim or not vmaps():
+        return NotImplemented
+    if opaque and vmaps() > 1:
         return NotImplemented
     how = How(_each(stride, axes), _each(padding, axes), _each(dilation, axes), groups, opaque)
     kind = input.device.type
@@ -89,7 +91,7 @@ def _pooled(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Any:
-    if return_indices or input.ndim != 4 or not mapping():
+    if return_indices or input.ndim != 4 or not vmaps():
         return NotImplemented
     each = (_each(one, 2) for one in (kernel_size, stride or kernel_size, padding, dilation))
     return Pool.apply(input, (*each, ceil_mode))[0]
@@ -102,7 +104,7 @@ def _group_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Any:
-    if not mapping():
+    if not vmaps():
         return NotImplemented
     whole = input.float() if torch.is_autocast_enabled(input.device.type) else input
     weight = whole.new_ones(whole.shape[1]) if weight is None else weight
