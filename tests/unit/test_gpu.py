@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import fedloom.algorithms  # noqa: F401  (registers them)
-from fedloom import TDCD, Run, Task, partition, tree
+from fedloom import TDCD, Run, Task, partition, resnet18, tree
 from fedloom.engines import convolutions
 from fedloom.registry import algorithms
 from fedloom.testing import sample_of
@@ -113,6 +113,24 @@ def test_what_is_compiled_holds_for_all_rows(kernels, precision, close, caplog):
     assert all(entry.play is not None for entry in entries)
     assert sum(len(entry.known) for entry in entries) > 1, "rows did not vary"
     assert all(holds for entry in entries for holds in entry.known.values())
+    assert "runs as it is" not in caplog.text
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_a_resnet_is_compiled_for_all_rows(kernels, precision, caplog):
+    """Group norms, strides, 1 x 1 convolutions, and layers with few positions."""
+    draw = torch.Generator().manual_seed(0)
+    x = {"a": torch.randn(1200, 3, 16, 8, generator=draw)}
+    rows = partition(x, torch.randint(3, (1200,), generator=draw), {"a": 6})
+    task = Task({"a": resnet18(3, 3, 16)}, "cross-entropy")
+    rule = TDCD(local_steps=5, lr=0.01, batch=200)
+    run = Run(rule, task, rows, seed=1, device="cuda", precision=precision, compile=True, chunk=2)
+    before = run.look().train_loss
+    run.fit(15)
+    assert run.look().train_loss < before
+    entries = list(run.fed._compiler._player._entries.values())
+    assert all(entry.play is not None for entry in entries)
+    assert sum(len(entry.known) for entry in entries) > 1, "rows did not vary"
     assert "runs as it is" not in caplog.text
 
 
