@@ -91,6 +91,7 @@ class Bench:
 
 
 def kernels(round: Callable[[], object]) -> str:
+    """Those that it takes longest for."""
     with profile(activities=[ProfilerActivity.CUDA]) as found:
         round()
         torch.cuda.synchronize()

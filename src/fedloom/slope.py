@@ -138,5 +138,4 @@ def vmaps() -> int:
 
 
 def _in_one_vmap() -> bool:
-    stack = torch._C._functorch.get_interpreter_stack() or []
-    return len(stack) == 1 and stack[0].key() == torch._C._functorch.TransformType.Vmap
+    return vmaps() == len(torch._C._functorch.get_interpreter_stack() or []) == 1

@@ -138,6 +138,34 @@ def test_rules_of_layers_are_those_of_each_client(f, shape, weight, rules):
                 assert torch.allclose(a[k], b, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x, w, b: F.conv2d(x, w, b, padding=1),
+        lambda x, w, b: F.conv2d(x, w, stride=2),
+        lambda x, w, b: F.max_pool2d(F.relu(x) * b.mean(), 2, ceil_mode=True),
+        lambda x, w, b: F.max_pool2d(F.relu(x) * b.mean(), 3, 1, 1),
+        lambda x, w, b: F.max_pool2d((x.abs() - 1).sqrt() * b.mean(), 2),  # not all are numbers
+    ],
+)
+def test_rules_for_tracing_have_the_bits_of_torchs_own(f, dtype):
+    """Where clients have weights of their own, and where these are the same for all."""
+
+    def both(x, w, b):
+        return f(x, w, b), torch.func.grad(lambda *a: f(*a).square().sum(), (0, 1, 2))(x, w, b)
+
+    draw = torch.Generator().manual_seed(0)
+    shapes = (3, 13, 8, 7, 6), (3, 16, 8, 3, 3), (3, 16)
+    x, w, b = (torch.randn(s, generator=draw, dtype=dtype) for s in shapes)
+    for dims, given in (((0, 0, 0), (x, w, b)), ((0, None, None), (x, w[0], b[0]))):
+        wanted = tree.tensors(vmap(both, dims)(*given))
+        with Instead(EXACT):
+            found = tree.tensors(vmap(both, dims)(*given))
+        for mine, theirs in zip(found, wanted, strict=True):
+            assert torch.equal(mine.nan_to_num(7.0), theirs.nan_to_num(7.0))
+
+
 def test_what_cannot_be_compiled_runs_as_it_is(rows, monkeypatch, caplog):
     def broken(graph, fake):
         raise RuntimeError("no compiler here\nand more lines")
@@ -152,7 +180,7 @@ def test_what_cannot_be_compiled_runs_as_it_is(rows, monkeypatch, caplog):
     assert line.endswith("runs as it is: no compiler here")
 
 
-class Odd(torch.nn.Module):
+class Fickle(torch.nn.Module):
     """Does the same for some numbers of rows in another way."""
 
     def __init__(self):
@@ -165,7 +193,7 @@ class Odd(torch.nn.Module):
 
 def test_a_line_says_for_which_rows_it_does_not_hold(rows, monkeypatch, caplog):
     monkeypatch.setattr(compiling, "compiled", as_traced)
-    task = Task(dict.fromkeys(("a", "b"), Odd), "cross-entropy")
+    task = Task(dict.fromkeys(("a", "b"), Fickle), "cross-entropy")
     plain, fast = (
         Run(TDCD(local_steps=4, lr=0.1, batch=40), task, rows, seed=1, chunk=1, compile=compile)
         for compile in (False, True)

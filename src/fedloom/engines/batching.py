@@ -90,11 +90,12 @@ def _pooled(
     dilation: Any = 1,
     ceil_mode: bool = False,
     return_indices: bool = False,
+    first: bool = False,
 ) -> Any:
     if return_indices or input.ndim != 4 or not vmaps():
         return NotImplemented
     each = (_each(one, 2) for one in (kernel_size, stride or kernel_size, padding, dilation))
-    return Pool.apply(input, (*each, ceil_mode))[0]
+    return Pool.apply(input, (*each, ceil_mode), first)[0]
 
 
 def _group_norm(
@@ -124,8 +125,8 @@ EXACT: Rules = {  # on a CPU, with the bits of torch's own rules
     torch.conv1d: partial(_convolution, opaque=True),
     torch.conv2d: partial(_convolution, opaque=True),
     torch.conv3d: partial(_convolution, opaque=True),
-    torch.max_pool2d: _pooled,
-    F.max_pool2d: _pooled,
+    torch.max_pool2d: partial(_pooled, first=True),
+    F.max_pool2d: partial(_pooled, first=True),
 }
 
 

@@ -112,13 +112,13 @@ class Convolution(Function):
     ) -> tuple[Tensor, int]:
         count = info.batch_size
         if in_dims[1] is None and in_dims[2] is None:  # one model: its rows are all clients'
-            found = Convolution.apply(x.movedim(in_dims[0], 0).flatten(0, 1), weight, bias, how)
+            found = Convolution.apply(_rows(x, in_dims[0], count, 0), weight, bias, how)
             return found.unflatten(0, (count, -1)), 0
         rows, weights = _rows(x, in_dims[0], count), _weights(weight, in_dims[1], count)
         found = Convolution.apply(rows, weights, None, how.times(count))
         if bias is not None:
             own = _weights(bias, in_dims[2], count)
-            found = found + own.reshape(-1, *[1] * (x.ndim - 2 - (in_dims[0] is not None)))
+            found = found + own.reshape(-1, *[1] * (found.ndim - 2))
         return found.unflatten(1, (count, -1)), 1
 
 
@@ -145,10 +145,9 @@ class ConvolutionBackward(Last):
         info: Any, in_dims: Any, slope: Tensor, x: Tensor, weight: Tensor, how: How, of: int
     ) -> tuple[Tensor, int]:
         count = info.batch_size
-        if of == 0 and in_dims[2] is None and in_dims[0] is not None and in_dims[1] is not None:
-            both = ((slope, in_dims[0]), (x, in_dims[1]))
-            slope, x = (a.movedim(at, 0).flatten(0, 1) for a, at in both)
-            found = ConvolutionBackward.apply(slope, x, weight, how, of)
+        if of == 0 and in_dims[2] is None and None not in in_dims[:2]:
+            both = (_rows(slope, in_dims[0], count, 0), _rows(x, in_dims[1], count, 0))
+            found = ConvolutionBackward.apply(*both, weight, how, of)
             return found.unflatten(0, (count, -1)), 0
         slopes, rows = (_rows(a, at, count) for a, at in ((slope, in_dims[0]), (x, in_dims[1])))
         weights = _weights(weight, in_dims[2], count)
@@ -229,10 +228,11 @@ def _sizes(x: Tensor) -> tuple[int, int, int]:
 
 
 class Pool(Function):
-    """The largest of each window, and where it is."""
+    """The largest of each window, and where it is. `first`: clients stay the first axis, so that
+    what follows adds up in the order of torch's own rule."""
 
     @staticmethod
-    def forward(x: Tensor, how: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
+    def forward(x: Tensor, how: tuple[Any, ...], first: bool) -> tuple[Tensor, Tensor]:
         if x.is_cuda or x.shape[1] < MANY:
             return aten.max_pool2d_with_indices(x, *how)
         # four times as fast on a CPU, copies included
@@ -244,22 +244,22 @@ class Pool(Function):
         ctx.mark_non_differentiable(output[1])
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(inputs[0], output[1])
-        ctx.how = inputs[1]
+        ctx.how = inputs[1:]
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor, _: Tensor | None) -> tuple[Tensor, None]:
-        return PoolBackward.apply(slope, *ctx.saved_tensors, ctx.how), None
+    def backward(ctx: Any, slope: Tensor, _: Tensor | None) -> tuple[Tensor, None, None]:
+        return PoolBackward.apply(slope, *ctx.saved_tensors, *ctx.how), None, None
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, x: Tensor, how: tuple[Any, ...]) -> Any:
-        count = info.batch_size
-        found = Pool.apply(_rows(x, in_dims[0], count), how)
-        return tuple(a.unflatten(1, (count, -1)) for a in found), (1, 1)
+    def vmap(info: Any, in_dims: Any, x: Tensor, how: tuple[Any, ...], first: bool) -> Any:
+        count, axis = info.batch_size, 0 if first else 1
+        found = Pool.apply(_rows(x, in_dims[0], count, axis), how, first)
+        return tuple(a.unflatten(axis, (count, -1)) for a in found), (axis, axis)
 
 
 class PoolBackward(Function):
     @staticmethod
-    def forward(slope: Tensor, x: Tensor, at: Tensor, how: tuple[Any, ...]) -> Tensor:
+    def forward(slope: Tensor, x: Tensor, at: Tensor, how: tuple[Any, ...], first: bool) -> Tensor:
         return aten.max_pool2d_with_indices_backward(slope, x, *how, at)
 
     @staticmethod
@@ -267,27 +267,28 @@ class PoolBackward(Function):
         ctx.save_for_backward(inputs[2])
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None, None, None, None]:
         (at,) = ctx.saved_tensors
         taken = slope.flatten(2).gather(2, at.flatten(2)).reshape(at.shape)
-        return taken, None, None, None
+        return taken, None, None, None, None
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, slope: Tensor, x: Tensor, at: Tensor, how: Any) -> Any:
-        count = info.batch_size
-        each = (_rows(*one, count) for one in zip((slope, x, at), in_dims[:3], strict=True))
-        return PoolBackward.apply(*each, how).unflatten(1, (count, -1)), 1
+    def vmap(
+        info: Any, in_dims: Any, slope: Tensor, x: Tensor, at: Tensor, how: Any, first: bool
+    ) -> Any:
+        count, axis = info.batch_size, 0 if first else 1
+        each = zip((slope, x, at), in_dims[:3], strict=True)
+        given = (_rows(a, dim, count, axis) for a, dim in each)
+        return PoolBackward.apply(*given, how, first).unflatten(axis, (count, -1)), axis
 
 
-def _rows(a: Tensor, axis: int | None, clients: int) -> Tensor:
-    """[rows, clients x channels, ...]."""
+def _rows(a: Tensor, axis: int | None, clients: int, to: int = 1) -> Tensor:
+    """[rows, clients x channels, ...], or (`to` 0) [clients x rows, channels, ...]."""
     if axis is None:
         a, axis = a.expand(clients, *a.shape), 0
-    return a.movedim(axis, 1).flatten(1, 2)
+    return a.movedim(axis, to).flatten(to, to + 1)
 
 
 def _weights(a: Tensor, axis: int | None, clients: int) -> Tensor:
     """[clients x outputs, ...]."""
-    if axis is None:
-        a, axis = a.expand(clients, *a.shape), 0
-    return a.movedim(axis, 0).flatten(0, 1)
+    return _rows(a, axis, clients, 0)

@@ -60,7 +60,7 @@ class Player:
     def __init__(self, after: int = CALLS, compile: Compile | None = None):
         self._after, self._compile = after, compile
         self._entries: OrderedDict[Hashable, Entry] = OrderedDict()
-        self._due: list[tuple[Entry, Callable[..., Any], Sequence[Tensor], tree.Form]] = []
+        self._due: dict[int, tuple[Entry, Callable[..., Any], Sequence[Tensor], tree.Form]] = {}
 
     def __call__(self, key: Hashable, f: Callable[..., Any], args: Sequence[Any]) -> Any:
         """f(*args), which is a function of the tensors in args; `key`: what else it depends on."""
@@ -99,15 +99,15 @@ class Player:
             if entry.calls > self._after and worth:
                 if main:
                     self._try(entry, f, tensors, form)
-                elif not any(entry is other for other, *_ in self._due):
-                    self._due.append((entry, f, tensors, form))
+                else:
+                    self._due.setdefault(id(entry), (entry, f, tensors, form))
         return result
 
     def catch_up(self) -> None:
         """Trace what was called often in other threads, now that none is at work: tracing is for
         the main one."""
         while self._due:
-            self._try(*self._due.pop())
+            self._try(*self._due.popitem()[1])
 
     def _entry(self, key: Hashable) -> Entry:
         if key in self._entries:

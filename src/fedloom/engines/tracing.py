@@ -37,7 +37,8 @@ def traced(
     hold for other tensors, or None. `varies`: of every axis of every tensor, in their order.
     `compile`: what makes a function of the graph, in place of running its operations one by one."""
     found: list[tree.Form] = []
-    rules = EXACT if compile is None and not any(a.is_cuda for a in tensors) else {}
+    on_cpu = all(a.device.type == "cpu" for a in tensors)
+    rules = EXACT if compile is None and on_cpu else {}
 
     def flat(*mine: Tensor) -> list[Tensor]:
         with Instead(rules):
