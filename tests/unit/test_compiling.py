@@ -86,7 +86,7 @@ def test_convolutions_are_traced_once_for_all_numbers_of_rows(
     draw = torch.Generator().manual_seed(0)
     x = {"a": torch.randn(120, 2, 7, 6, generator=draw)}
     rows = partition(x, torch.randint(3, (120,), generator=draw), {"a": 4})
-    task = Task({"a": Small()}, "cross-entropy")
+    task = Task({"a": Small}, "cross-entropy")
     rule = TDCD(local_steps=4, lr=0.05, batch=60)
     plain, fast = (
         Run(rule, task, rows, seed=1, precision=precision, chunk=2, compile=compile)
