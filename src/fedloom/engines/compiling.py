@@ -11,7 +11,7 @@ be compiled runs as it is, and a line says so.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, fx
@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from .. import tree
 from .batching import rows_may_vary
 from .convolutions import of_clients
+from .recording import Recorded, recorder
 from .replay import Player, log
 from .threads import autocast
 
@@ -85,10 +86,21 @@ def _as_new(a: Tensor) -> Tensor:
 
 
 def compiled(graph: fx.GraphModule, fake: Sequence[Tensor]) -> Callable[..., Sequence[Tensor]]:
-    """A traced graph, compiled."""
+    """A traced graph, compiled; on a GPU also recorded, if the shapes of its results are known."""
+    log.info("compiling a derivative; it may take a minute or two")
+    like: list[Tensor] = [node.meta["val"] for node in _results(graph)]
+    record = recorder([*fake, *like])
+    if record is None or not all(isinstance(size, int) for a in like for size in a.shape):
+        return _made(graph, fake)
+    into = [a.new_empty(a.shape) for a in like]
+    _write(graph)
+    step = _made(graph, [*fake, *into])
+    return Recorded(lambda given, into: step(*given, *into), like, record)
+
+
+def _made(graph: fx.GraphModule, fake: Sequence[Tensor]) -> Callable[..., Sequence[Tensor]]:
     import torch._inductor
 
-    log.info("compiling a derivative; it may take a minute or two")
     with torch.no_grad():
         made = torch._inductor.compile(graph, list(fake))
 
@@ -97,3 +109,22 @@ def compiled(graph: fx.GraphModule, fake: Sequence[Tensor]) -> Callable[..., Seq
             return made(*tensors)
 
     return play
+
+
+def _write(graph: fx.GraphModule) -> None:
+    """Results go into tensors that are given after the others: a step that is recorded has to use
+    the same ones again, and what is compiled writes them there at once."""
+    nodes = graph.graph
+    results, output = _results(graph), nodes.output_node()
+    last = [node for node in nodes.nodes if node.op == "placeholder"][-1]
+    for number, result in enumerate(results):
+        with nodes.inserting_after(last):
+            last = nodes.placeholder(f"into_{number}")
+        with nodes.inserting_before(output):
+            nodes.call_function(torch.ops.aten.copy_.default, (last, result))
+    output.args = ((),)
+    graph.recompile()
+
+
+def _results(graph: fx.GraphModule) -> Sequence[fx.Node]:
+    return cast(Sequence[fx.Node], graph.graph.output_node().args[0])

@@ -413,25 +413,38 @@ class StackedEngine(Fabric):
         `times`: how many clients each of them stands for."""
         total, parts = None, [0.0] * len(lot.silos)
         for chunk in lot.chunks:
-            count, w = len(chunk.places), None if chunk.pool is None else chunk.pool.parts
-            value = lazy.value(chunk)
-            first = value.each(1)[0]
-            if weights is not None:
-                w = weights.value(chunk).numbers(count).to(self.dtype).double()
-            at = 0 if w is None else int(w.argmin())
-            lowest = 1.0 if w is None else float(w[at])
-            for silo in lot.silos:
-                self._check_mean(kind, self._client(chunk, at), first, lowest, like[silo])
-            if times is not None:
-                more = torch.from_numpy(times[chunk.places]).to(self.device).double()
-                w = more if w is None else w * more
-            part = value.sums(w, chunk.counts)
+            part, shares = self._sum_of(kind, lot, chunk, lazy, weights, like, times)
             total = part if total is None else tree.add(total, part)
-            shares: Sequence[float] = chunk.counts
-            if w is not None:
-                shares = [float(mine.sum()) for mine in w.split(list(chunk.counts))]
             parts = [a + b for a, b in zip(parts, shares, strict=True)]
         return total, parts
+
+    def _sum_of(
+        self,
+        kind: Kind,
+        lot: Lot,
+        chunk: Chunk,
+        lazy: Lazy,
+        weights: Lazy | None,
+        like: Mapping[str, Any],
+        times: Ints | None,
+    ) -> tuple[Any, Sequence[float]]:
+        """The same of one chunk: what its clients have is not held any longer."""
+        count, w = len(chunk.places), None if chunk.pool is None else chunk.pool.parts
+        value = lazy.value(chunk)
+        first = value.each(1)[0]
+        if weights is not None:
+            w = weights.value(chunk).numbers(count).to(self.dtype).double()
+        at = 0 if w is None else int(w.argmin())
+        lowest = 1.0 if w is None else float(w[at])
+        for silo in lot.silos:
+            self._check_mean(kind, self._client(chunk, at), first, lowest, like[silo])
+        if times is not None:
+            more = torch.from_numpy(times[chunk.places]).to(self.device).double()
+            w = more if w is None else w * more
+        part = value.sums(w, chunk.counts)
+        if w is None:
+            return part, chunk.counts
+        return part, [float(mine.sum()) for mine in w.split(list(chunk.counts))]
 
     def _collect_clients(self, kind: Kind, value: AtClients[Any]) -> AtHubs[dict[str, Any]]:
         lazy = self._lazy(value, kind.name)

@@ -1,0 +1,144 @@
+"""Steps that write into tensors which are used again: what was handed out never changes."""
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedloom import TDCD, Run, Task, mlp, partition
+from fedloom.engines import compiling, recording
+from fedloom.engines.recording import Recorded
+
+LIKE = [torch.empty(3, 2), torch.empty(3)]
+
+
+def results(a, b, x):
+    return a * 0.5 + x.sum(), b - x.mean()
+
+
+def step(given, into):
+    for mine, result in zip(into, results(*given), strict=True):
+        mine.copy_(result)
+
+
+class Calls:
+    """Records by remembering the call, as if what it reads and writes could not be changed."""
+
+    def __init__(self):
+        self.made = self.played = 0
+
+    def __call__(self, call):
+        self.made += 1
+
+        def play():
+            self.played += 1
+            call()
+
+        return play
+
+
+def start(number):
+    draw = torch.Generator().manual_seed(number)
+    return [torch.randn(a.shape, generator=draw) for a in LIKE]
+
+
+ACTIONS = ["go on", "start", "hold", "hold a view", "let go", "swap"]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(1, 3)), max_size=25))
+def test_what_is_held_never_changes(actions):
+    calls = Calls()
+    fast = Recorded(step, LIKE, calls)
+    mine, theirs, held = start(0), start(0), []
+    for number, (action, rows) in enumerate(actions):
+        if action == "start":
+            mine, theirs = start(number), start(number)
+        elif action == "hold":
+            held.append(([*mine], [a.clone() for a in theirs]))
+        elif action == "hold a view":
+            held.append(([a[1:] for a in mine], [a[1:].clone() for a in theirs]))
+        elif action == "let go" and held:
+            held.pop(0)
+        elif action == "swap" and held:  # go on from what was held, if it is whole
+            known, copy = held[-1]
+            if known[0].shape == LIKE[0].shape:
+                mine, theirs = known, copy
+        x = torch.full((rows,), float(number))
+        mine, theirs = fast(*mine, x), list(results(*theirs, x))
+        for found, wanted in [(mine, theirs), *held]:
+            assert all(map(torch.equal, found, wanted))
+    assert calls.made <= 6
+
+
+def test_steps_in_a_row_are_played_in_place():
+    """Two recordings for each number of rows, whatever was started from; nothing is copied but the
+    start, and what a step of a new size has left."""
+    calls, copied = Calls(), []
+    fast = Recorded(step, LIKE, calls)
+    placed = fast._placed
+    fast._placed = lambda tensors, source: placed(
+        [copied.append(a) or a if a.shape == (3, 2) and _outside(fast, a) else a for a in tensors],
+        source,
+    )
+    for number in range(4):
+        mine = start(number)
+        for rows in (2, 2, 2, 2, 4, 4, 4):
+            mine = fast(*mine, torch.ones(rows))
+        del mine
+    assert calls.made == 4
+    assert calls.played == 4 * 7 - 2
+    assert len(copied) == 2 + 3
+
+
+def _outside(fast, a):
+    return all(a.data_ptr() != b.data_ptr() for mine in fast._sets for b in mine)
+
+
+def test_there_are_so_many_recordings_and_no_more(monkeypatch):
+    monkeypatch.setattr(recording, "MOST", 3)
+    calls = Calls()
+    fast, mine, theirs = Recorded(step, LIKE, calls), start(0), start(0)
+    for rows in (1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3):
+        mine, theirs = fast(*mine, torch.ones(rows)), results(*theirs, torch.ones(rows))
+        assert all(map(torch.equal, mine, theirs))
+    assert calls.made == 3
+
+
+def test_what_cannot_be_recorded_is_started_as_before(caplog):
+    def cannot(call):
+        raise RuntimeError("operation not permitted\nand more lines")
+
+    fast, mine, theirs = Recorded(step, LIKE, cannot), start(0), start(0)
+    for _ in range(5):
+        mine, theirs = fast(*mine, torch.ones(2)), results(*theirs, torch.ones(2))
+        assert all(map(torch.equal, mine, theirs))
+    (line,) = [line.getMessage() for line in caplog.records]
+    assert line == "a compiled step is started kernel by kernel: operation not permitted"
+
+
+def test_rounds_are_played(monkeypatch):
+    """Traced, with results in tensors that are given."""
+    calls = Calls()
+    monkeypatch.setattr(compiling, "recorder", lambda tensors: calls)
+    monkeypatch.setattr(compiling, "_made", lambda graph, fake: graph)
+    draw = torch.Generator().manual_seed(0)
+    x = {silo: torch.randn(200, 4, generator=draw) for silo in ("a", "b")}
+    rows = partition(x, torch.randint(3, (200,), generator=draw), {"a": 4, "b": 4})
+    task = Task({"a": mlp(4, [5], 3), "b": mlp(4, [5], 3)}, "cross-entropy")
+    plain, fast = (
+        Run(
+            TDCD(local_steps=5, lr=0.1, batch=60),
+            task,
+            rows,
+            seed=1,
+            precision="float64",
+            chunk=2,
+            compile=compile,
+        )
+        for compile in (False, True)
+    )
+    plain.fit(20)
+    fast.fit(20)
+    assert float((plain.predict() - fast.predict()).abs().max()) <= 1e-12
+    assert calls.made > 2
+    assert calls.played > 0.5 * 20 * 4 * 5
