@@ -162,6 +162,16 @@ def copy(tree: Tree) -> Tree:
     return map_tensors(lambda a: a.detach().clone(), tree)
 
 
+def sent(tree: Tree, device: torch.device) -> Tree:
+    """Where a device computes; a GPU is not waited for."""
+
+    def one(a: Tensor) -> Tensor:
+        ahead = device.type == "cuda" and a.device.type == "cpu"
+        return a.pin_memory().to(device, non_blocking=True) if ahead else a.to(device)
+
+    return map_tensors(one, tree)
+
+
 def add(first: Tree, second: Tree) -> Tree:
     return map_tensors(torch.add, first, second)
 

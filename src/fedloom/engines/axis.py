@@ -70,8 +70,8 @@ class Value(NamedTuple):
 
     def pick(self, positions: Ints) -> Value:
         """Some of the clients, by position."""
-        at = torch.from_numpy(positions)
-        return Value(tree.map_tensors(lambda a: a[at.to(a.device)], self.tree), True)
+        at = beside(torch.from_numpy(positions), self.tree)
+        return Value(tree.map_tensors(lambda a: a[at], self.tree), True)
 
     def narrow(self, start: int, length: int) -> Value:
         return Value(tree.map_tensors(lambda a: a.narrow(0, start, length), self.tree), True)
@@ -101,12 +101,18 @@ def _sums(a: Tensor, weights: Tensor | None, counts: Sequence[int]) -> Tensor:
 def means(totals: Any, parts: Sequence[float], like: Any) -> Any:
     """Sums of each silo as means in the precision of another tree; where nobody has a part in one,
     it stays as it is."""
-    by = torch.tensor([part or 1.0 for part in parts], dtype=torch.float64)
+    by = beside(torch.tensor([part or 1.0 for part in parts], dtype=torch.float64), totals)
 
     def mean(a: Tensor, b: Tensor) -> Tensor:
-        return (a / by.to(a.device).reshape(-1, *[1] * (a.ndim - 1))).to(b.dtype)
+        return (a / by.reshape(-1, *[1] * (a.ndim - 1))).to(b.dtype)
 
     return tree.map_tensors(mean, totals, like)
+
+
+def beside(a: Tensor, values: Any) -> Tensor:
+    """Where these are."""
+    there = tree.tensors(values)
+    return tree.sent(a, there[0].device) if there else a
 
 
 class Pool(NamedTuple):

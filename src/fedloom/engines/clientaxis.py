@@ -26,7 +26,7 @@ from ..federation.schedule import Bools
 from ..federation.topology import Client
 from ..models.task import NamelessPart, Part, SiloAsked
 from ..rng import Ints
-from .axis import Chunk, Value
+from .axis import Chunk, Value, beside
 from .replay import Player
 
 Call = Callable[[Local, str, Sequence[Any]], Any]
@@ -88,8 +88,8 @@ class Same(Lazy):
         both = self._together[chunk.silos]
         if both is self._values[chunk.silos[0]]:
             return Value(both, False)
-        at = torch.from_numpy(chunk.of)
-        return Value(tree.map_tensors(lambda a: a.index_select(0, at.to(a.device)), both), True)
+        at = beside(torch.from_numpy(chunk.of), both)
+        return Value(tree.map_tensors(lambda a: a.index_select(0, at), both), True)
 
 
 class Parts(Lazy):

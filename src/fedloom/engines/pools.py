@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 import torch
 
+from .. import tree
 from ..federation.schedule import Bools
 from ..rng import Ints
 from .axis import Axis, Chunk, Pool
@@ -87,8 +88,8 @@ class Pools:
             if not any(self._clients):
                 return
             device, dtype = self._where.device, self._where.dtype
-            parts = torch.tensor(self._clients, dtype=torch.float64, device=device) / len(cuts)
-            whole = torch.from_numpy(self._here).to(device) / parts.to(dtype)[:, None]
+            parts = tree.sent(torch.tensor(self._clients, dtype=torch.float64), device) / len(cuts)
+            whole = tree.sent(torch.from_numpy(self._here), device) / parts.to(dtype)[:, None]
         for cut in cuts:
             pool = Pool(np.ascontiguousarray(cut), parts, whole)
             yield Chunk(self._silos, places, (1,) * len(places), pool=pool)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils.dlpack import from_dlpack
+from torch.utils.dlpack import from_dlpack, to_dlpack  # type: ignore[attr-defined]
 
 from .replay import Sizes, log
 
@@ -106,7 +106,7 @@ class Recorded:
 
     def _hand_out(self, target: int) -> list[Tensor]:
         """A set's tensors under new storages, by which it is seen whether anything holds them."""
-        results = [from_dlpack(a) for a in self._sets[target]]
+        results = [from_dlpack(to_dlpack(a)) for a in self._sets[target]]
         self._handed[target] = [StorageWeakRef(a.untyped_storage()) for a in results]
         return results
 

@@ -55,7 +55,7 @@ class Segments(RowMap):
         dtype: torch.dtype,
     ):
         self.size = ids.numel()
-        self.ids = ids.flatten().to(device)
+        self.ids = tree.sent(ids.flatten(), device)
         self._lead = tuple(ids.shape[:-1])
         self._padding, self.device, self.dtype = padding, device, dtype
         self._known: dict[tuple[bytes, ...], Spots] = {}
@@ -104,7 +104,7 @@ class Segments(RowMap):
         if chunk.mixed:
             through = through + self.size * np.repeat(chunk.of, self.rows[chunk.places])
         found = (slots.reshape(shape), real.reshape(shape), flat, through)
-        return Spots(*(torch.from_numpy(a).to(self.device) for a in found))
+        return Spots(*(tree.sent(torch.from_numpy(a), self.device) for a in found))
 
     def _pooled(self, chunk: Chunk) -> Spots:
         assert chunk.pool is not None
@@ -112,7 +112,7 @@ class Segments(RowMap):
         through = slots + self.size * np.arange(len(slots))[:, None]
         real = np.ones(slots.shape, dtype=bool)
         found = (slots, real, np.arange(slots.size), through.reshape(-1))
-        return Spots(*(torch.from_numpy(a).to(self.device) for a in found))
+        return Spots(*(tree.sent(torch.from_numpy(a), self.device) for a in found))
 
     def owners(self, silos: Sequence[str]) -> Ints:
         """The place of the client of each row of these silos' minibatches, [silos, size]."""
@@ -126,7 +126,7 @@ class Segments(RowMap):
         whole = chunk.pool.whole.flatten()
         if mask is not None:
             whole = torch.where(mask, whole, 0)
-        who = torch.from_numpy(self.owners(chunk.silos).reshape(-1)).to(self.device)
+        who = tree.sent(torch.from_numpy(self.owners(chunk.silos).reshape(-1)), self.device)
         rows = whole.new_zeros(self._clients).index_add_(0, who, (whole > 0).to(whole.dtype))
         each = whole / rows.index_select(0, who).clamp_(min=1)
         return each.index_select(0, self.spots(chunk).at).reshape(len(chunk.silos), -1)
@@ -241,7 +241,7 @@ class Scattered(Lazy):
                 Rows(*map(torch.cat, zip(*mine, strict=True))) if chunk.mixed else mine[0]
             )
         if chunk.mixed:
-            before = torch.from_numpy(chunk.of * self.segments.size).to(slots.device)
+            before = tree.sent(torch.from_numpy(chunk.of * self.segments.size), slots.device)
             slots = slots + before.reshape(-1, *[1] * (slots.ndim - 1))
         value, counts = self._joined[chunk.silos]
         if chunk.pool is not None and chunk.pool.whole is not None:

@@ -439,7 +439,7 @@ class StackedEngine(Fabric):
         for silo in lot.silos:
             self._check_mean(kind, self._client(chunk, at), first, lowest, like[silo])
         if times is not None:
-            more = torch.from_numpy(times[chunk.places]).to(self.device).double()
+            more = tree.sent(torch.from_numpy(times[chunk.places]), self.device).double()
             w = more if w is None else w * more
         part = value.sums(w, chunk.counts)
         if w is None:

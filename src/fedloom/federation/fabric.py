@@ -93,7 +93,7 @@ class Fabric(Accounts, Checks):
 
     def known(self, value: Any) -> Known[Any]:
         """Common knowledge: every party derives it, nobody sends it."""
-        return Known(tree.map_tensors(lambda a: a.to(self.device), value))
+        return Known(tree.sent(value, self.device))
 
     @cached_property
     def parts(self) -> Known[dict[str, Part]]:
