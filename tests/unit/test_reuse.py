@@ -5,7 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedloom import tree
-from fedloom.engines.reuse import INTO
+from fedloom.engines.reuse import INTO, moved
+from fedloom.engines.simplify import DIRECT
 from fedloom.engines.tracing import traced
 
 SIZE = 4
@@ -27,7 +28,7 @@ OPS = {
 
 
 def is_reused(op):
-    return any(op is into for into, _, _ in INTO.values())
+    return op is moved or any(op is into for into, _, _ in INTO.values())
 
 
 def play(f, *args):
@@ -73,10 +74,36 @@ def test_a_step_is_written_over_its_slope():
         slope = x.transpose(0, 1) @ (x @ theta)
         return torch.where(moves, torch.addcmul(theta, slope, lr, value=-1), theta)
 
-    given = torch.randn(SIZE, SIZE), torch.randn(9, SIZE), torch.tensor(True), torch.tensor(0.1)
-    ran, reused = play(step, *given)
-    assert all(torch.equal(one, step(*given)) for one in ran)
-    assert reused == 2
+    draw = torch.Generator().manual_seed(0)
+    theta, x = (torch.randn(n, SIZE, generator=draw) for n in (SIZE, 9))
+    some = torch.arange(SIZE)[:, None] > 1
+    for moves in (torch.tensor(True), torch.tensor(False), some, some | True):
+        given = theta, x, moves, torch.tensor(0.1)
+        before = [a.clone() for a in given]
+        ran, reused = play(step, *given)
+        assert all(torch.equal(one, step(*given)) for one in ran)
+        assert all(map(torch.equal, given, before))
+        assert reused == 2
+
+
+def test_what_is_called_directly_is_the_same_operation():
+    """Torch's functions by the names of its operations, with arguments as they are traced."""
+    draw = torch.Generator().manual_seed(0)
+    a, b, c = (torch.randn(3, 2, 2, generator=draw) for _ in range(3))
+    given = {
+        "add": (a, b), "sub": (a, 2), "mul": (a, 0.5), "div": (a, b), "neg": (a,),
+        "clamp_min": (a, 0.1), "addcmul": (a, b, c), "where": (a > 0, b, c), "bmm": (a, b),
+        "mm": (a[0], b[0]), "transpose": (a, 1, 2), "unsqueeze": (a, 1), "permute": (a, [2, 0, 1]),
+        "view": (a, [3, 4]), "expand": (a[:1], [3, 2, 2]), "sum": (a, [1], True), "any": (a > 0, 1),
+        "index_select": (a, 0, torch.tensor([1, 1])), "exp": (a,), "log": (a.abs(),),
+        "relu": (a,), "tanh": (a,), "sigmoid": (a,), "_log_softmax": (a, 1, False),
+        "_log_softmax_backward_data": (a, b, 1, torch.float32),
+    }  # fmt: skip
+    assert set(given) == DIRECT
+    for name, args in given.items():
+        direct = getattr(torch, name, None) or getattr(torch.Tensor, name)
+        assert torch.equal(direct(*args), getattr(torch.ops.aten, name)(*args)), name
+    assert torch.equal(a + a, a * 2.0)
 
 
 def test_what_is_needed_later_is_not_written_over():

@@ -8,6 +8,7 @@ each result spends more time on that than on the numbers.
 from __future__ import annotations
 
 import operator
+from typing import Any
 
 import torch
 from torch import Tensor, fx
@@ -38,6 +39,7 @@ def reused(graph: fx.Graph) -> None:
             last[owner[given]] = at
         owner[node] = owner[node.all_input_nodes[0]] if _is_view(node) else node
         last.setdefault(owner[node], at)
+    whether: dict[fx.Node, fx.Node] = {}  # all clients move, by who does
     for at, node in enumerate(nodes):
         if node.op != "call_function" or node.target not in INTO:
             continue
@@ -55,7 +57,14 @@ def reused(graph: fx.Graph) -> None:
         if (into := next(free, None)) is None:
             continue
         with graph.inserting_before(node):
-            new = graph.call_function(op, node.args, {**node.kwargs, name: into})
+            if node.target == aten.where.self and into is node.args[1] and _by_client(node.args[0]):
+                moves = node.args[0]
+                if moves not in whether:
+                    with graph.inserting_before(_first_after(moves)):
+                        whether[moves] = graph.call_function(every, (moves,))
+                new = graph.call_function(moved, (moves, whether[moves], into, node.args[2]))
+            else:
+                new = graph.call_function(op, node.args, {**node.kwargs, name: into})
         new.meta = node.meta
         last[owner[into]] = max(last[owner[into]], last[owner[node]])
         before = owner[node]
@@ -65,6 +74,31 @@ def reused(graph: fx.Graph) -> None:
         owner[new] = owner[into]
         node.replace_all_uses_with(new)
         graph.erase_node(node)
+
+
+def every(moves: Tensor) -> bool:
+    return bool(moves.all())
+
+
+def moved(moves: Tensor, all_move: bool, new: Tensor, old: Tensor) -> Tensor:
+    """torch.where, in the memory of `new`; it takes longer than the step itself, and mostly all
+    clients move."""
+    return new if all_move else torch.where(moves, new, old, out=new)
+
+
+def _by_client(moves: Any) -> bool:
+    """Whether it is one number for each client, or for one, and known without waiting."""
+    value = moves.meta.get("val")
+    narrow = isinstance(value, Tensor) and all(str(size) == "1" for size in value.shape[1:])
+    return narrow and value.device.type == "cpu"
+
+
+def _first_after(node: fx.Node) -> fx.Node:
+    """The next one that is no argument."""
+    node = node.next
+    while node.op == "placeholder":
+        node = node.next
+    return node
 
 
 def _is_view(node: fx.Node) -> bool:

@@ -18,6 +18,9 @@ aten = torch.ops.aten
 FILLED = {aten.ones_like.default: 1, aten.zeros_like.default: 0}
 RESHAPED = {aten.view.default, aten._unsafe_view.default, aten.expand.default, aten.reshape.default}
 SAME = {aten.detach.default, aten.alias.default, aten.lift_fresh_copy.default}
+_BOUND = """add sub mul div neg clamp_min addcmul where bmm mm transpose unsqueeze permute view expand
+sum any index_select exp log relu tanh sigmoid _log_softmax _log_softmax_backward_data"""
+DIRECT = set(_BOUND.split())  # torch's functions, same arguments, are called with less overhead
 TIMES = {aten.mul.Scalar, aten.mul.Tensor, aten.pow.Tensor_Scalar, aten.div.Tensor}
 
 
@@ -42,6 +45,8 @@ def simplified(graph: fx.GraphModule) -> fx.GraphModule:
                 node.replace_all_uses_with(node.args[0])
             elif (before := _untransposed(node)) is not None:
                 node.replace_all_uses_with(before)
+            elif node.target == aten.mul.Scalar and node.args[1] == 2:
+                _twice(graph.graph, node)
     graph.graph.eliminate_dead_code()
     graph.graph = fx_graph_cse(graph.graph)
     graph.graph.eliminate_dead_code()
@@ -57,7 +62,10 @@ def compiled(graph: fx.GraphModule) -> Callable[..., list[Tensor]]:
 
     def direct(found: re.Match[str]) -> str:
         name = found.group(0).replace(".", "_")
+        packet = found.group(0).split(".")[-2]
         ops[name] = operator.attrgetter(found.group(0)[len("torch.") :])(torch)._op
+        if found.group(0).startswith("torch.ops.aten.") and packet in DIRECT:
+            ops[name] = getattr(torch, packet, None) or getattr(Tensor, packet)
         return name
 
     code = graph.graph.python_code("self")
@@ -65,6 +73,16 @@ def compiled(graph: fx.GraphModule) -> Callable[..., list[Tensor]]:
     made: dict[str, Any] = {**code.globals, **ops}
     exec(text, made)
     return functools.partial(made["forward"], graph)
+
+
+def _twice(graph: fx.Graph, node: fx.Node) -> None:
+    """The same bits as times two, of which torch would make a tensor each time."""
+    once = node.args[0]
+    if isinstance(once, fx.Node) and _alike(once.meta["val"], node.meta["val"]):
+        with graph.inserting_before(node):
+            new = graph.call_function(aten.add.Tensor, (once, once))
+        new.meta["val"] = node.meta["val"]
+        node.replace_all_uses_with(new)
 
 
 def _untransposed(node: fx.Node) -> Any:
