@@ -18,8 +18,8 @@ aten = torch.ops.aten
 FILLED = {aten.ones_like.default: 1, aten.zeros_like.default: 0}
 RESHAPED = {aten.view.default, aten._unsafe_view.default, aten.expand.default, aten.reshape.default}
 SAME = {aten.detach.default, aten.alias.default, aten.lift_fresh_copy.default}
-_BOUND = """add sub mul div neg clamp_min addcmul where bmm mm transpose unsqueeze permute view expand
-sum any index_select exp log relu tanh sigmoid _log_softmax _log_softmax_backward_data"""
+_BOUND = """add sub mul div neg clamp_min addcmul where bmm mm transpose unsqueeze permute view sum
+any expand index_select exp log relu tanh sigmoid _log_softmax _log_softmax_backward_data"""
 DIRECT = set(_BOUND.split())  # torch's functions, same arguments, are called with less overhead
 TIMES = {aten.mul.Scalar, aten.mul.Tensor, aten.pow.Tensor_Scalar, aten.div.Tensor}
 
