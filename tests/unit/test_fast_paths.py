@@ -10,7 +10,7 @@ from torch.overrides import TorchFunctionMode
 
 from fedloom import TDCD, Run, Task, cnn, linear, lstm, mlp, partition, resnet18, slope, tree
 from fedloom.algorithms.tdcd import EMBEDDING, MODEL
-from fedloom.engines import chunks, convolutions, products, replay, segments, stacked
+from fedloom.engines import chunks, convolutions, lots, products, replay, segments
 from fedloom.engines.batching import Instead
 from fedloom.engines.chunks import Cost
 from fedloom.engines.replay import Player
@@ -160,8 +160,8 @@ def test_replay_gives_the_same_bits(model, settings):
     called = Run(rule, MODELS[model](), data, replay=0, precision="float64")
     assert tree.largest_difference(learnt(played, 16), learnt(called, 16)) == 0
     entries = played.fed._player._entries.values()
-    lots = len(played.fed._alike)
-    assert sum(entry.play is not None for entry in entries) >= 2 * lots  # embed and sgd
+    count = len(played.fed._cuts.alike)
+    assert sum(entry.play is not None for entry in entries) >= 2 * count  # embed and sgd
     assert any(sum(entry.known.values()) > 1 for entry in entries)  # of several sizes
 
 
@@ -288,7 +288,7 @@ def test_silos_that_are_alike_are_one_lot_and_still_themselves(clients):
         found.append(fed.read(fed.gather(EMBEDDING, phi_k, rows)))
     assert tree.largest_difference(*found) < 1e-12
     fast = runs[0].fed
-    assert fast._alike == [("s0", "s1", "s2")]
+    assert fast._cuts.alike == [("s0", "s1", "s2")]
     assert asks_for_its_silo in fast._named
     lots = list(fast._lots(fast._all, fast._lazy(fast.known(torch.ones(1)), "test")))
     assert [lot.silos for lot in lots] == [("s0", "s1", "s2")]
@@ -429,7 +429,7 @@ def two_threads(monkeypatch):
 )
 def test_threads_change_nothing(monkeypatch, shape, block):
     used = []
-    monkeypatch.setattr(stacked, "ahead", lambda *a: used.append(1) or ahead(*a))
+    monkeypatch.setattr(lots, "ahead", lambda *a: used.append(1) or ahead(*a))
     monkeypatch.setattr(chunks, "BUDGET", 1)
     data = federation(shape)
     rule = TDCD(local_steps=2, lr=0.1, batch=17)

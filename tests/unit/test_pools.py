@@ -54,7 +54,7 @@ def pooled(monkeypatch):
                 found.append((chunk.silos, chunk.pool.at.shape[1], chunk.pool.whole is not None))
                 yield chunk
 
-    monkeypatch.setattr("fedloom.engines.stacked.Pools", Noted)
+    monkeypatch.setattr("fedloom.engines.lots.Pools", Noted)
     monkeypatch.setattr(chunks, "FEW", 0)
     return found
 

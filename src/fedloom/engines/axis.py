@@ -1,8 +1,6 @@
 """One axis for all clients: those of every silo, silo by silo, in their order.
 
-A client's place on it is a number; who is there is one array. Clients are computed in chunks. A lot
-is what the chunks of one or more silos that are alike add up to: a small model is computed for the
-clients of all such silos at once.
+A client's place on it is a number; who is there is one array. Clients are computed in chunks.
 """
 
 from __future__ import annotations
@@ -169,11 +167,3 @@ class Chunk:
                 pool = None if self.pool is None else self.pool.of(some)
                 yield start, Chunk((silo,), self.places[some], (count,), named=True, pool=pool)
             start += count
-
-
-@dataclass
-class Lot:
-    """Silos whose clients are computed together, and the chunks to do it in."""
-
-    silos: tuple[str, ...]
-    chunks: Iterable[Chunk]

@@ -26,10 +26,11 @@ from ..rng import Ints
 from .axis import Axis, Chunk
 from .chunks import Cost
 from .clientaxis import Lazy
+from .lots import Silos
 from .parcels import packed, unpacked
 from .ranks import Ranks
 from .segments import Segments
-from .stacked import Silos, StackedEngine
+from .stacked import StackedEngine
 
 WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 

@@ -38,7 +38,7 @@ from ..federation.topology import Client, title
 from ..models.task import NamelessPart, Shapes, Task
 from ..rng import Ints
 from ..slope import derivatives_by
-from .axis import Axis, Chunk, Lot
+from .axis import Axis, Chunk
 from .axis import means as means_of
 from .chunks import Cost
 from .clientaxis import (
@@ -48,19 +48,15 @@ from .clientaxis import (
     Parts,
     Same,
     Stacked,
-    can_mix,
     stacked_by_shape,
-    together,
-    widest,
 )
 from .compiling import Compiler
 from .convolutions import of_clients
-from .pools import Pools, one_for_all, rows_given, rows_of, rows_of_mean
+from .lots import Cuts, Lot, Silos
+from .pools import one_for_all, rows_given, rows_of, rows_of_mean
 from .replay import CALLS, Player
 from .segments import RowNoise, Scattered, Segments, Taken
-from .threads import ahead, autocast
-
-Silos = tuple[str, ...]
+from .threads import autocast
 
 
 class StackedEngine(Fabric):
@@ -109,13 +105,14 @@ class StackedEngine(Fabric):
         alike: dict[Any, list[str]] = {}
         for silo, part in self.part.values.items():
             alike.setdefault((part.kind, self._y[silo] is None), []).append(silo)
-        self._alike = [tuple(silos) for silos in alike.values()]
         self._cost: dict[str, Cost] = {}
         self._nameless: dict[str, NamelessPart] = {}
-        for silos in self._alike:
+        for silos in alike.values():
             part = self.part.values[silos[0]]
             self._cost.update(dict.fromkeys(silos, Cost.of(part, chunk, compile)))
             self._nameless.update(dict.fromkeys(silos, NamelessPart(part)))
+        together = [tuple(silos) for silos in alike.values()]
+        self._cuts = Cuts(self._axis, together, self._cost, self.device)
         self._named: set[Local] = set()  # client work that asks for its silo
         self._player = Player(0 if compile else replay)
         self._compiler = Compiler(self.device) if compile else None
@@ -497,70 +494,17 @@ class StackedEngine(Fabric):
     # Chunks
 
     def _lots(self, there: Bools, *lazy: Lazy | None) -> Iterator[Lot]:
-        """The silos in scope with the chunks of those clients, never two of different shapes
-        together. Silos that are alike make one lot if their clients' models are small."""
         values = [value for value in lazy if value is not None]
-        shapes = together([value.shapes() for value in values])
-        widths = widest([value.widths() for value in values])
-        whole = len(self.scope) == len(self.silos)
-        there = self._here(there)
-        for silos in self._alike if whole else [(silo,) for silo in self.scope]:
-            places = self._axis.places(there, silos)
-            one_shape = shapes is None or len(set(shapes[places].tolist())) < 2
-            small = len(silos) > 1 and one_shape and self._cost[silos[0]].small(len(places))
-            if small and all(can_mix(value, silos) for value in values):
-                yield Lot(silos, self._cut(silos, places, None, widths, values))
-                continue
-            for silo in silos:
-                places = self._axis.places(there, (silo,))
-                yield Lot((silo,), self._cut((silo,), places, shapes, widths, values))
+        return self._cuts.lots(self.scope, self._here(there), values)
 
     def _pools(
         self, there: Bools, lazy: Lazy, where: Segments, mean: bool = False
     ) -> Iterator[Lot]:
-        """The silos in scope as lots in which each silo has one client, with all rows."""
-        whole = len(self.scope) == len(self.silos)
-        there = self._here(there)
-        for alike in self._alike if whole else [(silo,) for silo in self.scope]:
-            cost, all_there = self._cost[alike[0]], bool(there[where.owners(alike)].all())
-            mixed = all_there and cost.tiny(len(alike)) and can_mix(lazy, alike)
-            for silos in [alike] if mixed else [(silo,) for silo in alike]:
-                pools = Pools(self._axis, where, there, silos, mean)
-                pieces = cost.pieces(pools.rows)
-                chunks = pools.chunks(pieces)
-                heavy = pieces > 1 and cost.heavy(pools.rows // pieces)
-                yield Lot(silos, self._ahead(chunks, [lazy]) if heavy else chunks)
+        return self._cuts.pools(self.scope, self._here(there), lazy, where, mean)
 
     def _here(self, there: Bools) -> Bools:
         """Those of them that are computed here."""
         return there
-
-    def _cut(
-        self,
-        silos: tuple[str, ...],
-        places: Ints,
-        shapes: Ints | None,
-        widths: Ints | None,
-        values: Sequence[Lazy],
-    ) -> Iterator[Chunk]:
-        """Chunks of these clients. What is heavy to compute is computed ahead."""
-        cost, groups = self._cost[silos[0]], [places]
-        if shapes is not None:
-            groups = [places[shapes[places] == kind] for kind in np.unique(shapes[places])]
-        cuts = [
-            cut
-            for group in groups
-            for cut in cost.cut(group, None if widths is None else widths[group])
-        ]
-        chunks = (self._axis.chunk(silos, cut) for cut in cuts)
-        heavy = len(cuts) > 1 and widths is not None and cost.heavy(int(widths[cuts[0]].sum()))
-        return self._ahead(chunks, values) if heavy else chunks
-
-    def _ahead(self, chunks: Iterator[Chunk], values: Sequence[Lazy]) -> Iterator[Chunk]:
-        """Computed by as many threads as torch has."""
-        if self.device.type != "cpu":
-            return chunks
-        return ahead(chunks, lambda chunk: [value.value(chunk) for value in values])
 
     def _chunks(self, there: Bools, lazy: Lazy) -> Iterator[Chunk]:
         return (chunk for lot in self._lots(there, lazy) for chunk in lot.chunks)
