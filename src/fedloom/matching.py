@@ -110,6 +110,8 @@ def match(
     """Better maps for these networks, layer by layer: first everyone's against the global network
     as it stands, then `sweeps` sweeps. `price` is in mean squared lengths of a layer's neurons:
     to join one near copy costs about 0, one unrelated neuron about 1."""
+    order = sorted(nets, key=lambda name: _content(nets[name], maps[name]))
+    nets = {name: nets[name] for name in order}
     found: dict[str, list[Ints]] = {name: [] for name in nets}
     objective = []
     last = len(whole.biases[-1])
@@ -230,6 +232,13 @@ def _neurons(
         parts.append(net.weights[layer + 1].T)
         at.append(wide + 1 + np.arange(outputs))
     return Neurons(np.concatenate(parts, 1), np.concatenate(at))
+
+
+def _content(net: Perceptron, pi: Pi) -> bytes:
+    """What to order networks by, so that sums over them have the same bits whatever their names
+    are: neurons with a place of their own cost the same anywhere, and a last digit elsewhere would
+    decide where they go."""
+    return b"".join(a.tobytes() for a in (*net.weights, *net.biases, net.inputs, *pi))
 
 
 def _places(inputs: Ints, pi: Pi, outputs: int) -> list[Ints]:
