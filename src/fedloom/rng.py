@@ -79,8 +79,9 @@ class Stream:
         while True:  # the first `count` different values of an endless uniform sequence
             more = self._raw(count - len(drawn) + 16) % np.uint64(size)
             drawn = np.concatenate([drawn, more.astype(np.int64)])
-            _, first = np.unique(drawn, return_index=True)
-            drawn = drawn[np.sort(first)]
+            order = np.argsort(drawn, kind="stable")
+            again = order[1:][np.diff(drawn[order]) == 0]
+            drawn = np.delete(drawn, again)
             if len(drawn) >= count:
                 return drawn[:count]
 

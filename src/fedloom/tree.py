@@ -21,12 +21,14 @@ Tree = Any
 
 def map_tensors(f: Callable[..., Any], first: Tree, *others: Tree) -> Tree:
     """f over corresponding tensors; other leaves are taken from the first tree."""
-    if isinstance(first, Tensor):
+    if type(first) is Tensor or isinstance(first, Tensor):
         return f(first, *others)
     if isinstance(first, dict):
+        if not others:
+            return {k: map_tensors(f, a) for k, a in first.items()}
         if any(first.keys() != other.keys() for other in others):
             raise ValueError("trees with different keys")
-        return {k: map_tensors(f, a, *(other[k] for other in others)) for k, a in first.items()}
+        return {k: map_tensors(f, a, *[other[k] for other in others]) for k, a in first.items()}
     if isinstance(first, tuple | list):
         if any(len(first) != len(other) for other in others):
             raise ValueError("trees of different lengths")
@@ -62,7 +64,7 @@ def apart(tree: Tree) -> tuple[list[Tensor], Form]:
 
 
 def _form(tree: Tree, tensors: list[Tensor]) -> Form:
-    if isinstance(tree, Tensor):
+    if type(tree) is Tensor or isinstance(tree, Tensor):
         tensors.append(tree)
         return _HOLE
     kind = type(tree)
@@ -108,7 +110,7 @@ def tensors(tree: Tree) -> list[Tensor]:
 
 
 def _gather(tree: Tree, found: list[Tensor]) -> None:
-    if isinstance(tree, Tensor):
+    if type(tree) is Tensor:
         found.append(tree)
     elif type(tree) is dict:
         for part in tree.values():
@@ -116,6 +118,8 @@ def _gather(tree: Tree, found: list[Tensor]) -> None:
     elif isinstance(tree, tuple | list):
         for part in tree:
             _gather(part, found)
+    elif isinstance(tree, Tensor):
+        found.append(tree)
 
 
 def named(tree: Tree) -> dict[str, Tensor]:
@@ -146,7 +150,7 @@ def _place(path: tuple[Any, ...]) -> str:
 
 def nbytes(tree: Tree) -> int:
     """Bytes of payload; framing is not part of it."""
-    return sum(a.numel() * a.element_size() for a in tensors(tree))
+    return sum([a.nbytes for a in tensors(tree)])
 
 
 def is_finite(tree: Tree) -> bool:
@@ -165,9 +169,11 @@ def copy(tree: Tree) -> Tree:
 def sent(tree: Tree, device: torch.device) -> Tree:
     """Where a device computes; a GPU is not waited for."""
 
+    if device.type != "cuda":
+        return map_tensors(lambda a: a.to(device), tree)
+
     def one(a: Tensor) -> Tensor:
-        ahead = device.type == "cuda" and a.device.type == "cpu"
-        return a.pin_memory().to(device, non_blocking=True) if ahead else a.to(device)
+        return a.pin_memory().to(device, non_blocking=True) if a.device.type == "cpu" else a
 
     return map_tensors(one, tree)
 

@@ -7,6 +7,7 @@ before they are summed.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -36,11 +37,11 @@ def embed(part: Part, theta: Theta, batch: Batch) -> Tensor:
 def sum_of_others(part: Part, phis: dict[str, Rows]) -> Rows:
     """Phi_{-j} (line 19). A row counts where every silo has it; the others stay here."""
     mask = torch.stack([phi.mask for phi in phis.values()]).all(0)
-    value = torch.zeros(len(mask), part.shapes.joint, dtype=part.shapes.dtype, device=mask.device)
-    for silo, phi in phis.items():
-        if silo != part.silo:
-            value = value + part.place(phi.value, silo)
-    return Rows(torch.where(mask[:, None], value, 0.0), mask)
+    others = [part.place(phi.value, silo) for silo, phi in phis.items() if silo != part.silo]
+    if not others:
+        nothing = torch.zeros(len(mask), part.shapes.joint, dtype=part.shapes.dtype)
+        return Rows(nothing.to(mask.device), mask)
+    return Rows(torch.where(mask[:, None], reduce(torch.add, others), 0.0), mask)
 
 
 def joint_scores(part: Part, theta: Theta, phis: dict[str, Rows]) -> Rows:

@@ -352,7 +352,7 @@ class PartyEngine(Fabric):
             total, weights = None, 0.0
             for client, payload in payloads.items():
                 mine, w = payload if weight is not None else (payload, 1.0)
-                self._check_mean(kind, client, mine, float(w), before)
+                self._check_mean(kind, client, tree.signature(mine), float(w), before)
                 part = tree.scale(tree.widened(mine), float(w))
                 total = part if total is None else tree.add(total, part)
                 weights += float(w)

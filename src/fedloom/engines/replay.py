@@ -29,7 +29,8 @@ CALLS = 150  # of a function before it is traced,
 WORTH = 0.02  # seconds they must have taken in the mean: 3 s in all, about what tracing takes
 SLOW = 0.1  # seconds of a call in which the overhead no longer counts,
 AHEAD = 1.0  # or, of one in a thread of its own, where others wait for it
-KEPT = 64  # functions remembered
+KEPT = 64  # functions remembered,
+QUICK = 4096  # and sizes of their tensors
 
 log = logging.getLogger("fedloom")
 
@@ -60,6 +61,7 @@ class Player:
     def __init__(self, after: int = CALLS, compile: Compile | None = None):
         self._after, self._compile = after, compile
         self._entries: OrderedDict[Hashable, Entry] = OrderedDict()
+        self._quick: dict[Hashable, Entry] = {}  # by sizes that they hold for
         self._due: dict[int, tuple[Entry, Callable[..., Any], Sequence[Tensor], tree.Form]] = {}
 
     def __call__(self, key: Hashable, f: Callable[..., Any], args: Sequence[Any]) -> Any:
@@ -67,26 +69,24 @@ class Player:
         if not self._after or (autocast() and self._compile is None):
             return f(*args)
         tensors, form = tree.apart(tuple(args))
-        sizes = tuple(tuple(a.shape) for a in tensors)
-        kinds = tuple(a.dtype for a in tensors)
-        single = tuple(tuple(n == 1 for n in shape) for shape in sizes)  # traced apart: torch does
-        entry = self._entry((key, form, kinds, single))
-        if entry.play is not None:
-            if sizes not in entry.known:
-                assert entry.unmet is not None
-                unmet = entry.unmet(tensors)
-                entry.known[sizes] = unmet is None
-                if unmet is not None and not entry.tries and not entry.told:
-                    entry.told = True
-                    self._tell("%s runs as it is for some sizes: %s", f, ValueError(unmet))
-            if entry.known[sizes]:
-                try:
-                    with torch.no_grad():
-                        return tree.joined(entry.form, entry.play(*tensors))
-                except (RuntimeError, AssertionError) as problem:
-                    # the plain call says whether it is the data's
-                    self._tell("%s is not played again: %s", f, problem)
-                    entry.play, entry.tries = None, 0
+        sizes = tuple([a.shape for a in tensors])
+        kinds = tuple([a.dtype for a in tensors])
+        entry = self._quick.get((key, form, kinds, sizes))
+        if entry is None:
+            single = tuple(tuple(n == 1 for n in shape) for shape in sizes)  # torch traces it apart
+            entry = self._entry((key, form, kinds, single))
+            if entry.play is not None and self._holds(entry, f, tensors, sizes):
+                if len(self._quick) >= QUICK:
+                    self._quick.clear()
+                self._quick[key, form, kinds, sizes] = entry
+        if (play := entry.play) is not None and entry.known.get(sizes):
+            try:
+                with torch.no_grad():
+                    return tree.joined(entry.form, play(*tensors))
+            except (RuntimeError, AssertionError) as problem:
+                # the plain call says whether it is the data's
+                self._tell("%s is not played again: %s", f, problem)
+                entry.play, entry.tries = None, 0
         began = time.perf_counter()
         result = f(*args)
         if entry.tries:
@@ -102,6 +102,19 @@ class Player:
                 else:
                     self._due.setdefault(id(entry), (entry, f, tensors, form))
         return result
+
+    def _holds(
+        self, entry: Entry, f: Callable[..., Any], tensors: Sequence[Tensor], sizes: Sizes
+    ) -> bool:
+        """Whether what was written down is right for these sizes."""
+        if sizes not in entry.known:
+            assert entry.unmet is not None
+            unmet = entry.unmet(tensors)
+            entry.known[sizes] = unmet is None
+            if unmet is not None and not entry.tries and not entry.told:
+                entry.told = True
+                self._tell("%s runs as it is for some sizes: %s", f, ValueError(unmet))
+        return entry.known[sizes]
 
     def catch_up(self) -> None:
         """Trace what was called often in other threads, now that none is at work: tracing is for
@@ -123,6 +136,7 @@ class Player:
         """Write a function down, as it is called with these tensors, if torch can."""
         entry.tries, entry.calls, entry.seconds, entry.play = entry.tries - 1, 0, 0.0, None
         entry.known.clear()
+        self._quick.clear()
         assert entry.seen is not None
         varies = [len(sizes) > 1 for sizes in entry.seen]
         try:

@@ -33,7 +33,7 @@ from ..federation.placed import (
     RowMap,
     Rows,
 )
-from ..federation.schedule import Bools, Moment, Schedule
+from ..federation.schedule import Bools, Everyone, Moment, Schedule
 from ..federation.topology import Client, title
 from ..models.task import NamelessPart, Shapes, Task
 from ..rng import Ints
@@ -123,7 +123,7 @@ class StackedEngine(Fabric):
             for silo, owner in placement.owner.items()
         }
         self._desk: dict[tuple[Key, str, str], Any] = {}
-        self._checked: dict[tuple[Kind, str], Any] = {}  # the last of a kind from each
+        self._finite: AtHubs[Any] | None = None  # the last mean of all silos
 
     def __str__(self) -> str:
         """How clients are computed."""
@@ -135,7 +135,6 @@ class StackedEngine(Fabric):
     def begin(self, round: int) -> None:
         super().begin(round)
         self._player.catch_up()
-        self._checked.clear()
         self._roster[:] = True
         self._shrink(Moment(round), self._all)
 
@@ -150,6 +149,8 @@ class StackedEngine(Fabric):
 
     def _shrink(self, moment: Moment, has: Bools) -> Bools:
         """Those who answer an upward move; the others are out for the rest of the round."""
+        if isinstance(self.schedule, Everyone) and has.all():
+            return self._there()
         for silo in self.scope:
             names, before = self._names[silo], self._on_roster(silo)
             after = before & has[self._axis.span[silo]]
@@ -362,7 +363,15 @@ class StackedEngine(Fabric):
         for silo, mine in before.items():
             each = tree.nbytes(mine) + (0 if weights is None else self.dtype.itemsize)
             self._book("up", kind, silo, there[self._axis.span[silo]], each)
-        return AtHubs(means, self.scope)
+        result = AtHubs(means, self.scope)
+        if all(means[silo] is not mine for silo, mine in before.items()):
+            self._finite = result
+        return result
+
+    def check_state(self, state: Any) -> None:
+        """But for a mean that was just checked."""
+        if any(value is not self._finite for value in state):
+            super().check_state(state)
 
     def _sums(
         self,
@@ -428,13 +437,13 @@ class StackedEngine(Fabric):
         """The same of one chunk: what its clients have is not held any longer."""
         count, w = len(chunk.places), None if chunk.pool is None else chunk.pool.parts
         value = lazy.value(chunk)
-        first = value.each(1)[0]
+        form = tree.signature(value.each(1)[0])
         if weights is not None:
             w = weights.value(chunk).numbers(count).to(self.dtype).double()
         at = 0 if w is None else int(w.argmin())
         lowest = 1.0 if w is None else float(w[at])
         for silo in lot.silos:
-            self._check_mean(kind, self._client(chunk, at), first, lowest, like[silo])
+            self._check_mean(kind, self._client(chunk, at), form, lowest, like[silo])
         if times is not None:
             more = tree.sent(torch.from_numpy(times[chunk.places]), self.device).double()
             w = more if w is None else w * more
@@ -474,19 +483,23 @@ class StackedEngine(Fabric):
 
     # Between hubs
 
+    def exchange(self, kind: Kind, value: AtHubs[Any]) -> AtHubs[dict[str, Any]]:
+        """What everyone is sent alike is checked once."""
+        self._next(kind)
+        values = {source: argument(value, source, kind.name) for source in self.scope}
+        sent = []
+        for source, payload in values.items():
+            if others := [to for to in self.scope if to != source]:
+                self._check_payload(kind, source, payload, rows_of=source)
+                sent += self._posted(kind, "across", source, others, payload)
+        self._crossed(sent)
+        return AtHubs({to: dict(values) for to in self.scope}, self.scope)
+
     def _send(self, key: Key, kind: Kind, source: str, to: str, payload: Any) -> None:
         self._desk[key, source, to] = payload
 
     def _receive(self, key: Key, kind: Kind, source: str, to: str) -> Any:
         return self._desk.pop((key, source, to))
-
-    def _incoming(self, key: Key, kind: Kind, source: str, to: str, rows_of: str) -> Any:
-        """What everyone is sent alike is checked once."""
-        payload = self._desk[key, source, to]
-        if payload is not None and self._checked.get((kind, source)) is payload:
-            return self._receive(key, kind, source, to)
-        self._checked[kind, source] = payload
-        return super()._incoming(key, kind, source, to, rows_of)
 
     def _told(self, at: str, value: AtHubs[Any]) -> Any:
         return value.get(at, "told")

@@ -3,6 +3,7 @@ message and every declared local step is written down. The run it is made from i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -129,7 +130,13 @@ class _Watched(PartyEngine):
         return key, moment
 
     def _post(
-        self, key: Key, kind: Kind, direction: Direction, source: str, to: str, payload: Any
+        self,
+        key: Key,
+        kind: Kind,
+        direction: Direction,
+        source: str,
+        to: Sequence[str],
+        payload: Any,
     ) -> Any:
         self.notes.directions[key.move] = direction
         return super()._post(key, kind, direction, source, to, payload)

@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from ..errors import PlacementError
 from ..rng import Ints
 from .clock import Clock, Crossing
@@ -94,8 +96,11 @@ class Accounts(ABC):
     ) -> None:
         """A move inside a silo, of those who are there. `size`: bytes of every message, or of each
         client's."""
-        count = int(there.sum())
-        total = count * size if isinstance(size, int) else int(size[there].sum())
+        count = int(np.count_nonzero(there))
+        if not isinstance(size, int):
+            total = int((size if count == len(there) else size[there]).sum())
+        else:
+            total = count * size
         self.ledger.book("bottom", direction, kind, count, total)
         if self.clock is not None and direction == "down":
             self.clock.down(silo, there, size)

@@ -38,8 +38,9 @@ class Checks(ABC):
                 f"rows of the minibatch, got {got}"
             )
 
-    def _check_mean(self, kind: Kind, source: Party, mine: Any, weight: float, like: Any) -> None:
-        if tree.signature(mine) != tree.signature(like):
+    def _check_mean(self, kind: Kind, source: Party, form: Any, weight: float, like: Any) -> None:
+        """`form`: the signature of what came."""
+        if form != tree.signature(like):
             raise ProtocolError(
                 f"round {self.round}: {kind} from {title(source)} does not have the shape of the "
                 "hub's own value"

@@ -285,9 +285,8 @@ class Fabric(Accounts, Checks):
         sent = []
         for source in self._hubs():
             payload = argument(value, source, kind.name)
-            for to in self.scope:
-                if to != source:
-                    sent.append(self._post(key, kind, "across", source, to, payload))
+            others = [to for to in self.scope if to != source]
+            sent += self._post(key, kind, "across", source, others, payload)
         self._crossed(sent)
         return AtHubs(
             {
@@ -311,9 +310,12 @@ class Fabric(Accounts, Checks):
         self._check_party(to, kind.name)
         key, _ = self._next(kind)
         sent = [
-            self._post(key, kind, "up", source, to, argument(value, source, kind.name))
+            crossing
             for source in self._hubs()
             if to != source
+            for crossing in self._post(
+                key, kind, "up", source, [to], argument(value, source, kind.name)
+            )
         ]
         self._crossed(sent)
         got = {}
@@ -334,7 +336,7 @@ class Fabric(Accounts, Checks):
             if frm in self.hosted and to not in own:
                 raise ProtocolError(f"{kind}: {title(frm)} has nothing for {title(to)}")
             if frm in self.hosted and to != frm:
-                sent.append(self._post(key, kind, "down", frm, to, own[to]))
+                sent += self._post(key, kind, "down", frm, [to], own[to])
         self._crossed(sent)
         return AtHubs(
             {
@@ -395,12 +397,25 @@ class Fabric(Accounts, Checks):
         return [hub for hub in self.scope if hub in self.hosted]
 
     def _post(
-        self, key: Key, kind: Kind, direction: Direction, source: str, to: str, payload: Any
-    ) -> Crossing:
-        self._send(key, kind, source, to, payload)
+        self,
+        key: Key,
+        kind: Kind,
+        direction: Direction,
+        source: str,
+        to: Sequence[str],
+        payload: Any,
+    ) -> list[Crossing]:
+        """The same to each of them."""
+        for each in to:
+            self._send(key, kind, source, each, payload)
+        return self._posted(kind, direction, source, to, payload)
+
+    def _posted(
+        self, kind: Kind, direction: Direction, source: str, to: Sequence[str], payload: Any
+    ) -> list[Crossing]:
         size = tree.nbytes(payload)
-        self.ledger.book("top", direction, kind, 1, size)
-        return Crossing(source, to, size)
+        self.ledger.book("top", direction, kind, len(to), size * len(to))
+        return [Crossing(source, each, size) for each in to]
 
     def _fetch(self, key: Key, kind: Kind, source: str, to: str, own: AtHubs[Any]) -> Any:
         if source == to:
@@ -409,10 +424,13 @@ class Fabric(Accounts, Checks):
 
     def _incoming(self, key: Key, kind: Kind, source: str, to: str, rows_of: str) -> Any:
         payload = self._receive(key, kind, source, to)
+        self._check_payload(kind, source, payload, rows_of)
+        return payload
+
+    def _check_payload(self, kind: Kind, source: str, payload: Any, rows_of: str) -> None:
         if isinstance(payload, Rows):
             self._check_rows(kind, source, payload.value, rows_of)
         self._check_finite(kind, source, payload)
-        return payload
 
     def check_state(self, state: Any) -> None:
         """Refuse a state that is not finite at a hub hosted here."""

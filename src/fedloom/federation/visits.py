@@ -135,7 +135,7 @@ class Visits(NamedTuple):
             key, _ = fed._next(kind)
             if silo in fed.hosted and silo != at:
                 payload = argument(value, silo, kind.name)
-                sizes.append(fed._post(key, kind, "up", silo, at, payload).bytes)
+                sizes.append(fed._post(key, kind, "up", silo, [at], payload)[0].bytes)
             if at in fed.hosted:
                 came[kind.name] = fed._fetch(key, kind, silo, at, value)
         return came, sizes
@@ -147,7 +147,7 @@ class Visits(NamedTuple):
         own = argument(replies, at, reply.name)[silo] if at in fed.hosted else None
         size = 0
         if at in fed.hosted and silo != at:
-            size = fed._post(key, reply, "down", at, silo, own).bytes
+            size = fed._post(key, reply, "down", at, [silo], own)[0].bytes
         if fed.clock is not None:
             fed.clock.come_back(silo, at, size)
         if silo not in fed.hosted:
@@ -161,7 +161,7 @@ class Visits(NamedTuple):
         fed, at, silo = self.fed, self.at, call.silo
         key, _ = fed._next(RECALL)
         if at in fed.hosted and silo != at:
-            fed._post(key, RECALL, "down", at, silo, None)
+            fed._post(key, RECALL, "down", at, [silo], None)
         if silo in fed.hosted and silo != at:
             fed._incoming(key, RECALL, at, silo, silo)
         if fed.clock is not None:
