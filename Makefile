@@ -56,7 +56,7 @@ slow: $(READY)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow
 
 bench: $(READY)
-	@OMP_WAIT_POLICY=passive $(BIN)/python -m benchmarks --write
+	@$(BIN)/python -m benchmarks --write
 
 bench-gpu: $(READY)
 	@$(BIN)/python -m benchmarks.gpu

@@ -11,8 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Self
 
-import torch
-
 from ..data.placement import Placement
 from ..federation.fabric import Fabric
 from ..federation.messages import Kind
@@ -97,5 +95,5 @@ def own_scores(part: Part, theta: Theta, phi: Rows) -> Rows:
 
 
 def combined_scores(part: Part, scores: dict[str, Rows]) -> Rows:
-    mask = torch.stack([rows.mask for rows in scores.values()]).all(0)
-    return Rows(part.loss.combine([rows.value for rows in scores.values()]), mask)
+    value = part.loss.combine([rows.value for rows in scores.values()])
+    return Rows(value, local.everywhere(scores))

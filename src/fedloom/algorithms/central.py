@@ -160,8 +160,8 @@ def pooled_loss(
 
 
 def rows_scores(parts: Parts, thetas: Thetas, x: dict[str, Rows]) -> Rows:
-    mask = torch.stack([rows.mask for rows in x.values()]).all(0)
-    return Rows(pooled_scores(thetas, parts, {j: rows.value for j, rows in x.items()}), mask)
+    value = pooled_scores(thetas, parts, {j: rows.value for j, rows in x.items()})
+    return Rows(value, local.everywhere(x))
 
 
 def to_all(silos: tuple[str, ...], rows: Rows) -> dict[str, Any]:

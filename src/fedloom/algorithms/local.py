@@ -34,9 +34,14 @@ def embed(part: Part, theta: Theta, batch: Batch) -> Tensor:
     return part.embed(theta, batch.x, batch.mask.ndim, batch.noise)
 
 
+def everywhere(phis: dict[str, Rows]) -> Tensor:
+    """Which rows every silo has."""
+    return reduce(torch.logical_and, [phi.mask for phi in phis.values()])
+
+
 def sum_of_others(part: Part, phis: dict[str, Rows]) -> Rows:
     """Phi_{-j} (line 19). A row counts where every silo has it; the others stay here."""
-    mask = torch.stack([phi.mask for phi in phis.values()]).all(0)
+    mask = everywhere(phis)
     others = [part.place(phi.value, silo) for silo, phi in phis.items() if silo != part.silo]
     if not others:
         nothing = torch.zeros(len(mask), part.shapes.joint, dtype=part.shapes.dtype)
@@ -46,9 +51,8 @@ def sum_of_others(part: Part, phis: dict[str, Rows]) -> Rows:
 
 def joint_scores(part: Part, theta: Theta, phis: dict[str, Rows]) -> Rows:
     """The joint prediction, at one hub: added up in hub order, so that all hubs get the same."""
-    mask = torch.stack([phi.mask for phi in phis.values()]).all(0)
     placed = [part.place(phi.value, silo) for silo, phi in phis.items()]
-    return Rows(part.scores(theta, torch.stack(placed).sum(0)), mask)
+    return Rows(part.scores(theta, reduce(torch.add, placed)), everywhere(phis))
 
 
 def mean_over(mask: Tensor, per_row: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 import torch
@@ -254,8 +255,8 @@ def without_head(facts: Facts) -> Facts:
 
 def joined(part: Part, phis: dict[str, Rows]) -> Rows:
     """The cut layer: where embeddings meet. A row counts where every silo has it."""
-    mask = torch.stack([phi.mask for phi in phis.values()]).all(0)
-    value = torch.stack([part.place(phi.value, silo) for silo, phi in phis.items()]).sum(0)
+    mask = local.everywhere(phis)
+    value = reduce(torch.add, [part.place(phi.value, silo) for silo, phi in phis.items()])
     return Rows(torch.where(mask[:, None], value, 0.0), mask)
 
 
