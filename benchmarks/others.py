@@ -83,7 +83,6 @@ def overhead(seconds: float) -> list[str]:
     best = side_by_side({"hand": by_hand_as_many, "fedloom": by_fedloom}, seconds)
     best = {name: took / AT_ONCE for name, took in best.items()}
     share = best["hand"] / best["fedloom"]
-    torch.set_num_threads(threads)
     lines = [
         f"| tiny ridge, rounds a second of a hand-written loop ({1 / best['hand']:.0f}/s) "
         f"| {1 / best['fedloom']:.0f}/s, **{share:.2f}** | >= 0.5 |"
@@ -92,14 +91,16 @@ def overhead(seconds: float) -> list[str]:
     for case, rounds in ((TINY, 200), (TINY.with_(batch=1000, rows=20_000, clients=50), 100)):
         lines.append(_looking(case, rounds))
         print(lines[-1], flush=True)
+    torch.set_num_threads(threads)
     return lines
 
 
 def _looking(case: object, rounds: int) -> str:
-    """Evaluation, records and progress at the default interval (about 20 looks in a run)."""
+    """Evaluation, records and progress at the default interval (about 20 looks in a run), by the
+    time of one thread: others would count while they wait."""
     best = {"plain": float("inf"), "looking": float("inf")}
     placement = case.placement()
-    for _ in range(3):
+    for _ in range(8):  # a tenth of half a second is soon lost in noise
         for name, every in (("plain", None), ("looking", rounds // 20)):
             run = case.run(placement)
             run.fit(20)  # traced by now

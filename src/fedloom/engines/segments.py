@@ -146,7 +146,12 @@ class Segments(RowMap):
         own = value.tree.flatten(0, spots.mask.ndim - 1)
         if len(spots.real) < len(own):  # there is padding
             own = own.index_select(0, spots.real)
-        if own.shape[1:] == rows.shape[1:] and own.dtype == rows.dtype:  # else it will be refused
+        if own.shape[1:] != rows.shape[1:] or own.dtype != rows.dtype:  # it will be refused
+            return own
+        if chunk.pool is not None and len(own) == len(rows):  # all of them, in their order
+            rows.copy_(own)
+            mask.fill_(True)
+        else:
             rows.index_copy_(0, spots.at, own)
             mask.index_fill_(0, spots.at, True)
         return own
