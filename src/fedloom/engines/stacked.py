@@ -149,7 +149,7 @@ class StackedEngine(Fabric):
 
     def _shrink(self, moment: Moment, has: Bools) -> Bools:
         """Those who answer an upward move; the others are out for the rest of the round."""
-        if isinstance(self.schedule, Everyone) and has.all():
+        if type(self.schedule) is Everyone and has.all():
             return self._there()
         for silo in self.scope:
             names, before = self._names[silo], self._on_roster(silo)
