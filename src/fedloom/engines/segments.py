@@ -30,12 +30,14 @@ KEPT = 2**25  # bytes of a minibatch's rows that are kept, not taken twice
 class Spots(NamedTuple):
     """Where the rows of a chunk's clients are. `slots`: [c, b] or [c, Q, b] positions in the
     minibatch; `mask`: which of them are real; `real`: these, counted through the slots; `at`: their
-    positions, counted through the minibatches of the chunk's silos."""
+    positions, counted through the minibatches of the chunk's silos; `whole`: these are all there
+    are, in their order."""
 
     slots: Tensor
     mask: Tensor
     real: Tensor
     at: Tensor
+    whole: bool
 
 
 class Segments(RowMap):
@@ -103,16 +105,22 @@ class Segments(RowMap):
         through = slots.reshape(-1)[flat]
         if chunk.mixed:
             through = through + self.size * np.repeat(chunk.of, self.rows[chunk.places])
-        found = (slots.reshape(shape), real.reshape(shape), flat, through)
-        return Spots(*(tree.sent(torch.from_numpy(a), self.device) for a in found))
+        return self._found(chunk, slots.reshape(shape), real.reshape(shape), flat, through)
 
     def _pooled(self, chunk: Chunk) -> Spots:
         assert chunk.pool is not None
         slots = chunk.pool.at
         through = slots + self.size * np.arange(len(slots))[:, None]
         real = np.ones(slots.shape, dtype=bool)
-        found = (slots, real, np.arange(slots.size), through.reshape(-1))
-        return Spots(*(tree.sent(torch.from_numpy(a), self.device) for a in found))
+        return self._found(chunk, slots, real, np.arange(slots.size), through.reshape(-1))
+
+    def _found(self, chunk: Chunk, slots: Ints, mask: Bools, real: Ints, at: Ints) -> Spots:
+        every = len(at) == len(chunk.silos) * self.size
+        whole = every and bool((at[1:] > at[:-1]).all())
+        a, b, c, d = (
+            tree.sent(torch.from_numpy(one), self.device) for one in (slots, mask, real, at)
+        )
+        return Spots(a, b, c, d, whole)
 
     def owners(self, silos: Sequence[str]) -> Ints:
         """The place of the client of each row of these silos' minibatches, [silos, size]."""
@@ -148,7 +156,7 @@ class Segments(RowMap):
             own = own.index_select(0, spots.real)
         if own.shape[1:] != rows.shape[1:] or own.dtype != rows.dtype:  # it will be refused
             return own
-        if chunk.pool is not None and len(own) == len(rows):  # all of them, in their order
+        if spots.whole:
             rows.copy_(own)
             mask.fill_(True)
         else:
