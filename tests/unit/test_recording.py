@@ -1,12 +1,15 @@
 """Steps that write into tensors which are used again: what was handed out never changes."""
 
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
+
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedloom import TDCD, Run, Task, mlp, partition
 from fedloom.engines import compiling, recording
-from fedloom.engines.recording import Recorded
+from fedloom.engines.recording import Recorded, recorder
 
 LIKE = [torch.empty(3, 2), torch.empty(3)]
 
@@ -76,9 +79,9 @@ def test_steps_in_a_row_are_played_in_place():
     calls, copied = Calls(), []
     fast = Recorded(step, LIKE, calls)
     placed = fast._placed
-    fast._placed = lambda tensors, source: placed(
+    fast._placed = lambda tensors, *how: placed(
         [copied.append(a) or a if a.shape == (3, 2) and _outside(fast, a) else a for a in tensors],
-        source,
+        *how,
     )
     for number in range(4):
         mine = start(number)
@@ -92,6 +95,57 @@ def test_steps_in_a_row_are_played_in_place():
 
 def _outside(fast, a):
     return all(a.data_ptr() != b.data_ptr() for mine in fast._sets for b in mine)
+
+
+def test_rows_that_look_like_a_result_are_rows():
+    """Three rows have the shape of the second result, one or two do not; they share their room."""
+
+    def rows_first(given, into):
+        step((*given[1:], given[0]), into)
+
+    fast, mine, theirs = Recorded(rows_first, LIKE, Calls()), start(0), start(0)
+    for number, rows in enumerate((3, 3, 3, 1, 1, 1, 2, 2, 3, 5, 5, 4, 4, 5)):
+        x = torch.full((rows,), float(number))
+        mine, theirs = fast(x, *mine), results(*theirs, x)
+        assert all(map(torch.equal, mine, theirs))
+    assert fast._room[0].numel() == 5
+    assert fast._others[0, torch.Size([4])].data_ptr() == fast._room[0].data_ptr()
+
+
+def test_a_recording_is_made_and_played_on_the_gpu_of_its_tensors(monkeypatch):
+    """Made-up GPUs: work on one that is not the current one would not be recorded."""
+    now, seen = [0], []
+
+    @contextmanager
+    def device(which):
+        before, now[0] = now[0], which.index
+        yield
+        now[0] = before
+
+    class Graph:
+        def capture_begin(self, pool, capture_error_mode):
+            seen.append(("begin", now[0]))
+
+        def capture_end(self):
+            seen.append(("end", now[0]))
+
+        def replay(self):
+            seen.append(("replay", now[0]))
+
+    stream = SimpleNamespace(wait_stream=lambda other: None)
+    made_up = {
+        "device": device, "CUDAGraph": Graph, "Stream": lambda: stream, "stream": nullcontext,
+        "current_stream": lambda: stream, "graph_pool_handle": lambda: (0, now[0]),
+    }  # fmt: skip
+    for name, value in made_up.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    first, second = (SimpleNamespace(device=torch.device("cuda", i)) for i in range(2))
+    record = recorder([second, second])
+    record(lambda: seen.append(("call", now[0])))()
+    assert seen == [("begin", 1), ("call", 1), ("end", 1), ("replay", 1)]
+    assert now == [0]
+    assert recorder([first, second]) is None
+    assert recorder([torch.ones(1)]) is None
 
 
 def test_there_are_so_many_recordings_and_no_more(monkeypatch):

@@ -9,7 +9,7 @@ it; as long as somebody does, and for sizes that come for the first time, the st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -32,9 +32,11 @@ class Recorded:
         self._step, self._record = step, record
         self._like = [(tuple(a.shape), a.dtype, a.device) for a in like]
         self._sets: list[list[Tensor]] = []
-        self._carried: dict[int, int] = {}  # which tensor may be which result of the step before
+        # by sizes, which tensor may be which result of the step before
+        self._carried: dict[Sizes, dict[int, int]] = {}
         self._handed: list[list[StorageWeakRef]] = [[], []]  # what was handed out of each set
-        self._others: dict[tuple[int, torch.Size], Tensor] = {}  # what else recordings read
+        self._others: dict[tuple[int, torch.Size], Tensor] = {}  # what else recordings read,
+        self._room: dict[int, Tensor] = {}  # and where there is most room for it
         self._plays: dict[tuple[Sizes, int], Callable[[], object]] = {}
         self._seen: set[Sizes] = set()
         self._off = False
@@ -44,11 +46,16 @@ class Recorded:
         if self._off or sizes not in self._seen:
             self._seen.add(sizes)
             return self._unrecorded(tensors)
-        sets = self._from_and_to(tensors)
+        if not self._sets:
+            self._sets = [self._new(), self._new()]
+        if sizes not in self._carried:
+            self._carried[sizes] = _carried(tensors, self._sets[0])
+        carried = self._carried[sizes]
+        sets = self._from_and_to(tensors, carried)
         if sets is None:
             return self._unrecorded(tensors)
         source, target = sets
-        mine = self._placed(tensors, source)
+        mine = self._placed(tensors, carried, source)
         play = self._plays.get((sizes, source)) or self._play(sizes, source, mine, target)
         if play is None:
             return self._unrecorded(tensors)
@@ -63,32 +70,38 @@ class Recorded:
     def _new(self) -> list[Tensor]:
         return [torch.empty(size, dtype=kind, device=at) for size, kind, at in self._like]
 
-    def _from_and_to(self, tensors: Sequence[Tensor]) -> tuple[int, int] | None:
+    def _from_and_to(
+        self, tensors: Sequence[Tensor], carried: Mapping[int, int]
+    ) -> tuple[int, int] | None:
         """Which set is read and which is written to; None while too much is held."""
-        if not self._sets:
-            self._sets = [self._new(), self._new()]
-            self._carried = _carried(tensors, self._sets[0])
         free = [all(one.expired() for one in handed) for handed in self._handed]
         for source, target in ((0, 1), (1, 0)):
-            pairs = [(tensors[i], self._sets[source][j]) for i, j in self._carried.items()]
+            pairs = [(tensors[i], self._sets[source][j]) for i, j in carried.items()]
             if free[target] and (free[source] or all(_same(a, b) for a, b in pairs)):
                 return source, target
         return None
 
-    def _placed(self, tensors: Sequence[Tensor], source: int) -> list[Tensor]:
+    def _placed(
+        self, tensors: Sequence[Tensor], carried: Mapping[int, int], source: int
+    ) -> list[Tensor]:
         """These tensors where recordings read them."""
-        mine = []
-        for i, a in enumerate(tensors):
-            if i in self._carried:
-                mine.append(self._sets[source][self._carried[i]])
-                continue
-            if (i, a.shape) not in self._others:
-                self._others[i, a.shape] = torch.empty_like(a)
-            mine.append(self._others[i, a.shape])
+        mine = [
+            self._sets[source][carried[i]] if i in carried else self._other(i, a)
+            for i, a in enumerate(tensors)
+        ]
         moved = [(a, b) for a, b in zip(mine, tensors, strict=True) if not _same(a, b)]
         if moved:
             torch._foreach_copy_([a for a, _ in moved], [b for _, b in moved])
         return mine
+
+    def _other(self, i: int, a: Tensor) -> Tensor:
+        """Room for a tensor; all sizes share that of the largest."""
+        if (i, a.shape) not in self._others:
+            room = self._room.get(i)
+            if room is None or room.numel() < a.numel():
+                room = self._room[i] = torch.empty(a.numel(), dtype=a.dtype, device=a.device)
+            self._others[i, a.shape] = room[: a.numel()].view(a.shape)
+        return self._others[i, a.shape]
 
     def _play(
         self, sizes: Sizes, source: int, mine: Sequence[Tensor], target: int
@@ -130,24 +143,36 @@ def _same(a: Tensor, b: Tensor) -> bool:
 
 def recorder(tensors: Sequence[Tensor]) -> Record | None:
     """What records work on these tensors; None where it need not be, or cannot."""
-    return _Recorder() if all(a.is_cuda for a in tensors) else None
+    places = {a.device for a in tensors}
+    device = places.pop()
+    return _Recorder(device) if device.type == "cuda" and not places else None
 
 
 class _Recorder:
     """Records what is started on a GPU. What it needs in between, all recordings share."""
 
-    def __init__(self) -> None:
-        self._pool = torch.cuda.graph_pool_handle()
-        self._stream = torch.cuda.Stream()
+    def __init__(self, device: torch.device):
+        self._device = device
+        with torch.cuda.device(device):
+            self._pool = torch.cuda.graph_pool_handle()
+            self._stream = torch.cuda.Stream()
 
     def __call__(self, call: Callable[[], object]) -> Callable[[], object]:
+        """What another GPU is given meanwhile would be neither recorded nor played."""
         graph = torch.cuda.CUDAGraph()
-        self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
-            graph.capture_begin(self._pool, capture_error_mode="thread_local")
-            try:
-                call()
-            finally:
-                graph.capture_end()
-        torch.cuda.current_stream().wait_stream(self._stream)
-        return graph.replay
+        with torch.cuda.device(self._device):
+            before = torch.cuda.current_stream()
+            self._stream.wait_stream(before)
+            with torch.cuda.stream(self._stream):
+                graph.capture_begin(self._pool, capture_error_mode="thread_local")
+                try:
+                    call()
+                finally:
+                    graph.capture_end()
+            before.wait_stream(self._stream)
+
+        def play() -> None:
+            with torch.cuda.device(self._device):
+                graph.replay()
+
+        return play
