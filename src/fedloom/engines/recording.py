@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.dlpack import from_dlpack, to_dlpack  # type: ignore[attr-defined]
 
-from .replay import Sizes, log
+from .replay import Sizes, first_line, log
 
 MOST = 128  # recordings of a step: two for each number of rows
 
@@ -112,8 +112,8 @@ class Recorded:
             try:
                 self._plays[sizes, source] = self._record(lambda: self._step(mine, into))
             except Exception as problem:  # whatever cannot be recorded is started as before
-                said = str(problem).strip().splitlines() or [type(problem).__name__]
-                log.warning("a compiled step is started kernel by kernel: %s", said[0])
+                why = first_line(problem)
+                log.warning("a compiled step is started kernel by kernel: %s", why)
                 self._off = True
         return self._plays.get((sizes, source))
 

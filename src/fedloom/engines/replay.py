@@ -151,9 +151,13 @@ class Player:
 
     def _tell(self, text: str, f: Callable[..., Any], problem: Exception) -> None:
         """Quietly, unless it was asked for."""
-        said = str(problem).strip().splitlines() or [type(problem).__name__]
         level = logging.INFO if self._compile is None else logging.WARNING
-        log.log(level, text, getattr(f, "__qualname__", f), said[0])
+        log.log(level, text, getattr(f, "__qualname__", f), first_line(problem))
+
+
+def first_line(problem: Exception) -> str:
+    """Of what it says; torch says much."""
+    return next(iter(str(problem).strip().splitlines()), type(problem).__name__)
 
 
 def _note(entry: Entry, sizes: Sizes) -> None:
