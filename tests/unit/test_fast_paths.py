@@ -372,6 +372,26 @@ def test_convolutions_of_many_clients(monkeypatch, shared):
     assert bool(used) == (not shared)  # the last layers have more weights than positions
 
 
+@pytest.mark.parametrize(("kind", "close"), [(torch.float64, 1e-13), (torch.float32, 1e-5)])
+@pytest.mark.parametrize(("channels", "taps", "stride"), [(3, 3, 1), (3, 3, 2), (8, 1, 2)])
+def test_convolutions_as_products(kind, close, channels, taps, stride):
+    """And their derivatives, of three clients: also where what an output sees is an odd number."""
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(5, 3 * channels, 6, 4, generator=draw, dtype=kind)
+    weight = torch.randn(3 * 8, channels, taps, taps, generator=draw, dtype=kind)
+    how = [stride, stride], [taps // 2, taps // 2]
+    as_torch = *how, [1, 1], False, [0, 0], 3
+    wanted = torch.ops.aten.convolution(x, weight, None, *as_torch)
+    slope = torch.randn(wanted.shape, generator=draw, dtype=kind)
+    given = slope, x, weight, None, *as_torch, [True, True, False]
+    slopes = torch.ops.aten.convolution_backward(*given)[:2]
+    found = [products.product(x, weight, *how, 3)]
+    found += [f(slope, x, weight, *how, 3) for f in (products.by_image, products.by_weight)]
+    for mine, theirs in zip(found, (wanted, *slopes), strict=True):
+        assert mine.shape == theirs.shape
+        assert float((mine - theirs).abs().max()) <= close * float(theirs.abs().max())
+
+
 def test_a_gpu_sees_few_different_numbers_of_rows():
     sizes = {rows: segments.few_sizes(rows) for rows in range(2000)}
     assert all(rows <= size <= rows + max(1, rows // 16) for rows, size in sizes.items())

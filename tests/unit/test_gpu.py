@@ -54,6 +54,7 @@ LAYERS = [  # channels, outputs, height, width, taps, stride, padding
     (16, 48, 5, 5, 5, 1, 2),
     (48, 16, 8, 4, 3, 3, 1),
     (64, 256, 9, 7, 3, 1, 1),
+    (256, 64, 6, 4, 3, 2, 1),
 ]
 
 

@@ -11,7 +11,7 @@ from fedloom import TDCD, Run, Task, mlp, partition
 from fedloom.engines import compiling, recording
 from fedloom.engines.recording import Recorded, recorder
 
-LIKE = [torch.empty(3, 2), torch.empty(3)]
+LIKE = [torch.empty(2, 3).T, torch.empty(3)]  # one of them in another order
 
 
 def results(a, b, x):

@@ -104,7 +104,7 @@ def means(totals: Any, parts: Sequence[float], like: Any) -> Any:
     by = beside(torch.tensor([part or 1.0 for part in parts], dtype=torch.float64), totals)
 
     def mean(a: Tensor, b: Tensor) -> Tensor:
-        return (a / by.reshape(-1, *[1] * (a.ndim - 1))).to(b.dtype)
+        return (a / by.reshape(-1, *[1] * (a.ndim - 1))).to(b.dtype).contiguous()
 
     return tree.map_tensors(mean, totals, like)
 

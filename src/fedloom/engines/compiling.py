@@ -80,7 +80,14 @@ class _Together(torch.autograd.Function):
 
 def _as_new(a: Tensor) -> Tensor:
     """Where and in the order that a new tensor is, which is what is traced: what lies in another
-    one is copied, and axes of one have no other stride."""
+    one is copied, and axes of one have no other stride. On a GPU, images and the weights of their
+    layers have channels last, so that no step has to put them in another order."""
+    if a.is_cuda and a.ndim == 5:
+        return _plain(a.movedim(2, 4)).movedim(4, 2)
+    return _plain(a)
+
+
+def _plain(a: Tensor) -> Tensor:
     a = a.contiguous()
     return (a.clone() if a.storage_offset() else a).flatten().view(a.shape)
 
@@ -92,10 +99,10 @@ def compiled(graph: fx.GraphModule, fake: Sequence[Tensor]) -> Callable[..., Seq
     record = recorder([*fake, *like])
     if record is None or not all(isinstance(size, int) for a in like for size in a.shape):
         return _made(graph, fake)
-    into = [a.new_empty(a.shape) for a in like]
+    into = [_as_new(a.new_empty(a.shape)) for a in like]
     _write(graph)
     step = _made(graph, [*fake, *into])
-    return Recorded(lambda given, into: step(*given, *into), like, record)
+    return Recorded(lambda given, into: step(*given, *into), into, record)
 
 
 def _made(graph: fx.GraphModule, fake: Sequence[Tensor]) -> Callable[..., Sequence[Tensor]]:

@@ -7,6 +7,8 @@ groups in one launch each. Channels come last: images are [rows, height, width, 
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 import triton
 import triton.language as tl
@@ -271,15 +273,23 @@ def _gathered(
     depth, width = x.shape[1] // groups, out.shape[1] // groups
     step = stride if back else 1
     places = x.shape[0] * triton.cdiv(out.shape[2], step) * triton.cdiv(out.shape[3], step)
-    tiles, bn = triton.cdiv(places, 128), min(128, triton.next_power_of_2(width))
+    tiles, bn = triton.cdiv(places, 128), min(_broad(x.device), triton.next_power_of_2(width))
     with torch.cuda.device_of(x):
         _gather[(triton.cdiv(width, bn) * tiles * groups * step * step,)](
             x, weight, out, x.shape[0], *x.shape[2:], *out.shape[2:], depth, width, groups, tiles,
             tall * broad * width * depth, by_tap, by_output,
             TALL=tall, BROAD=broad, STRIDE=stride, PAD=padding, BACK=back,
-            BM=128, BN=bn, BK=min(_deep(x), depth & -depth), num_warps=4, num_stages=3,
+            BM=128, BN=bn, BK=min(_deep(x), depth & -depth),
+            num_warps=8 if bn > 128 else 4, num_stages=3,
         )  # fmt: skip
     return out
+
+
+@cache
+def _broad(device: torch.device) -> int:
+    """Outputs of a tile: more are faster, where three such tiles fit beside each other."""
+    room = torch.cuda.get_device_properties(device).shared_memory_per_block_optin
+    return 256 if room >= 3 * (128 + 256) * 128 else 128
 
 
 def _deep(a: Tensor) -> int:

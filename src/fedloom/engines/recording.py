@@ -30,7 +30,7 @@ class Recorded:
 
     def __init__(self, step: Step, like: Sequence[Tensor], record: Record):
         self._step, self._record = step, record
-        self._like = [(tuple(a.shape), a.dtype, a.device) for a in like]
+        self._like = [(tuple(a.shape), a.stride(), a.dtype, a.device) for a in like]
         self._sets: list[list[Tensor]] = []
         # by sizes, which tensor may be which result of the step before
         self._carried: dict[Sizes, dict[int, int]] = {}
@@ -68,7 +68,7 @@ class Recorded:
         return results
 
     def _new(self) -> list[Tensor]:
-        return [torch.empty(size, dtype=kind, device=at) for size, kind, at in self._like]
+        return [torch.empty_strided(*how, dtype=kind, device=at) for *how, kind, at in self._like]
 
     def _from_and_to(
         self, tensors: Sequence[Tensor], carried: Mapping[int, int]
@@ -100,7 +100,7 @@ class Recorded:
             room = self._room.get(i)
             if room is None or room.numel() < a.numel():
                 room = self._room[i] = torch.empty(a.numel(), dtype=a.dtype, device=a.device)
-            self._others[i, a.shape] = room[: a.numel()].view(a.shape)
+            self._others[i, a.shape] = room.as_strided(a.shape, a.stride())
         return self._others[i, a.shape]
 
     def _play(
