@@ -198,8 +198,8 @@ class NormBackward(Last):
     def forward(
         slope: Tensor, x: Tensor, weight: Tensor, mean: Tensor, scale: Tensor, groups: int
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """By x, weight and bias. torch's own derivative, compiled, has its channels first, and is then
-        put in another order."""
+        """By x, weight and bias. torch's own derivative, compiled, has its channels first, and they
+        are then put last."""
         rows, channels, positions = _sizes(x)
         places = tuple(range(2, x.ndim))
 

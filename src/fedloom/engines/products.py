@@ -60,7 +60,7 @@ def by_weight(
     padding: Sequence[int],
     groups: int,
 ) -> Tensor:
-    """The derivative by the weights. In TF32, a GPU is faster where what is added up lies in runs."""
+    """The derivative by the weights. In TF32 a GPU adds up faster what lies in runs."""
     seen, outputs = _windows(x, weight, stride, padding, groups), _outputs(slope, groups)
     if slope.dtype == torch.float32:
         seen, outputs = seen.permute(0, 4, 5, 6, 1, 2, 3), outputs.permute(0, 4, 1, 2, 3)
