@@ -77,9 +77,15 @@ def _convolution(
     kind = input.device.type
     if torch.is_autocast_enabled(kind):  # whose rule for convolutions this goes past
         short = torch.get_autocast_dtype(kind)
-        input, weight = input.to(short), weight.to(short)
+        input, weight = input.to(short), _cast(weight, short)
         bias = None if bias is None else bias.to(short)
     return Convolution.apply(input, weight, bias, how)
+
+
+def _cast(a: Tensor, kind: torch.dtype) -> Tensor:
+    """Its channels are the last axis meanwhile: what is compiled keeps results, and slopes, in the
+    order of their axes."""
+    return a.movedim(1, -1).to(kind).movedim(-1, 1)
 
 
 def _pooled(
@@ -107,7 +113,8 @@ def _group_norm(
 ) -> Any:
     if not vmaps():
         return NotImplemented
-    whole = input.float() if torch.is_autocast_enabled(input.device.type) else input
+    short = torch.is_autocast_enabled(input.device.type)
+    whole = _cast(input, torch.float32) if short else input
     weight = whole.new_ones(whole.shape[1]) if weight is None else weight
     bias = whole.new_zeros(whole.shape[1]) if bias is None else bias
     return Norm.apply(whole, weight, bias, num_groups, eps)[0]

@@ -288,7 +288,8 @@ def _gathered(
 @cache
 def _broad(device: torch.device) -> int:
     """Outputs of a tile: more are faster, where three such tiles fit beside each other."""
-    room = torch.cuda.get_device_properties(device).shared_memory_per_block_optin
+    known = torch.cuda.get_device_properties(device)
+    room: int = known.shared_memory_per_block_optin  # type: ignore[attr-defined]
     return 256 if room >= 3 * (128 + 256) * 128 else 128
 
 

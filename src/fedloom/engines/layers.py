@@ -198,15 +198,16 @@ class NormBackward(Last):
     def forward(
         slope: Tensor, x: Tensor, weight: Tensor, mean: Tensor, scale: Tensor, groups: int
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """By x, weight and bias. torch's own derivative, compiled, has its channels first, and they
-        are then put last."""
+        """By x, weight and bias, with channels as the last axis: torch's own derivative, compiled,
+        has them first, and they are then put last."""
         rows, channels, positions = _sizes(x)
-        places = tuple(range(2, x.ndim))
+        slope, x = slope.movedim(1, -1), x.movedim(1, -1)
+        places, ones = tuple(range(1, x.ndim - 1)), [1] * (x.ndim - 2)
 
         def over(a: Tensor) -> Tensor:
             """Of groups, for their channels."""
             each = a[:, :, None].expand(rows, groups, channels // groups)
-            return each.reshape(rows, channels, *[1] * len(places))
+            return each.reshape(rows, *ones, channels)
 
         def of_groups(a: Tensor) -> Tensor:
             return (a * weight).unflatten(1, (groups, -1)).sum(2)
@@ -215,10 +216,10 @@ class NormBackward(Last):
         with_x, alone = (a.sum(places) if places else a for a in (slope * x, slope))
         turn = (of_groups(alone) * mean - of_groups(with_x)) * scale**3 / count
         shift = -turn * mean - of_groups(alone) * scale / count
-        own = over(scale) * weight.reshape(-1, *[1] * len(places))
-        by_x = slope * own + x * over(turn) + over(shift)
-        centred = with_x - alone * over(mean).flatten(1)
-        return by_x, (centred * over(scale).flatten(1)).sum(0), alone.sum(0)
+        by_x = slope * (over(scale) * weight) + x * over(turn) + over(shift)
+        each_mean, each_scale = (over(a).reshape(rows, channels) for a in (mean, scale))
+        by_weight = ((with_x - alone * each_mean) * each_scale).sum(0)
+        return by_x.movedim(-1, 1), by_weight, alone.sum(0)
 
     @staticmethod
     def vmap(
