@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+MANY = 64  # numbers below which one is drawn, for each that is: they are no longer laid out
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
@@ -36,6 +37,19 @@ def _numbers(names: tuple[str, ...]) -> npt.NDArray[np.uint64]:
     """A fixed 64-bit number for each name."""
     digests = (hashlib.blake2b(name.encode(), digest_size=8).digest() for name in names)
     return np.array([int.from_bytes(digest, "big") for digest in digests], dtype=np.uint64)
+
+
+def _is_first(drawn: Ints, size: int) -> npt.NDArray[np.bool_]:
+    """Of numbers below `size`, whether each comes for the first time."""
+    number = np.arange(len(drawn))
+    if size > MANY * len(drawn):
+        order = np.argsort(drawn, kind="stable")
+        first = np.ones(len(drawn), dtype=bool)
+        first[order[1:]] = np.diff(drawn[order]) != 0
+        return first
+    place = np.empty(size, dtype=np.int64)  # of each number among them: the last one written stays
+    place[drawn[::-1]] = number[::-1]
+    return place[drawn] == number
 
 
 class Stream:
@@ -79,9 +93,7 @@ class Stream:
         while True:  # the first `count` different values of an endless uniform sequence
             more = self._raw(count - len(drawn) + 16) % np.uint64(size)
             drawn = np.concatenate([drawn, more.astype(np.int64)])
-            order = np.argsort(drawn, kind="stable")
-            again = order[1:][np.diff(drawn[order]) == 0]
-            drawn = np.delete(drawn, again)
+            drawn = drawn[_is_first(drawn, size)]
             if len(drawn) >= count:
                 return drawn[:count]
 

@@ -37,6 +37,14 @@ def map_tensors(f: Callable[..., Any], first: Tree, *others: Tree) -> Tree:
     return first
 
 
+def unbound(tree: Tree, count: int) -> list[Tree]:
+    """So many trees, of one whose tensors have them along their first axis."""
+    tensors, form = apart(tree)
+    return [joined(form, each) for each in zip(*[a.unbind() for a in tensors], strict=True)] or [
+        tree
+    ] * count
+
+
 Form = Any  # a tree without its tensors, which can be a key
 
 
@@ -196,14 +204,15 @@ def divided(total: Tree, by: float, like: Tree) -> Tree:
     return map_tensors(lambda a, b: (a / by).to(b.dtype), total, like)
 
 
-def signature(tree: Tree) -> tuple[Any, ...]:
-    """Structure, shapes and dtypes: equal for trees that can be stacked."""
+def signature(tree: Tree, without: int = 0) -> tuple[Any, ...]:
+    """Structure, shapes and dtypes: equal for trees that can be stacked. `without`: so many first
+    axes."""
     if isinstance(tree, Tensor):
-        return (tuple(tree.shape), tree.dtype)
+        return (tuple(tree.shape)[without:], tree.dtype)
     if isinstance(tree, dict):
-        return ("dict", tuple(tree), tuple([signature(a) for a in tree.values()]))
+        return ("dict", tuple(tree), tuple([signature(a, without) for a in tree.values()]))
     if isinstance(tree, tuple | list):
-        return (type(tree).__name__, tuple([signature(a) for a in tree]))
+        return (type(tree).__name__, tuple([signature(a, without) for a in tree]))
     return (type(tree).__name__,)
 
 

@@ -1,5 +1,6 @@
 """Traced work that writes over what is not needed any more gives the same bits."""
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -84,6 +85,30 @@ def test_a_step_is_written_over_its_slope():
         assert all(torch.equal(one, step(*given)) for one in ran)
         assert all(map(torch.equal, given, before))
         assert reused == 2
+
+
+@pytest.mark.parametrize("idle", [[], [0], [3, 16], list(range(0, 17, 2)), list(range(17))])
+def test_clients_that_do_not_move_stay_where_they_are(idle):
+    """However few they are, and however it is said who moves."""
+
+    def step(theta, bias, x, mask):
+        slope = torch.bmm(x.transpose(1, 2), torch.bmm(x, theta))
+        moves = mask.any(1)
+        one = torch.where(moves[:, None, None], theta - slope, theta)
+        two = torch.where(mask[:, 1:2], bias - slope[:, 0], bias)  # by a part of the mask
+        return one, two, torch.where(moves[:, None], two - one[:, 0], two)
+
+    draw = torch.Generator().manual_seed(0)
+    theta, bias, x = (torch.randn(17, *s, generator=draw) for s in ((2, 3), (3,), (4, 2)))
+    mask = torch.rand(17, 4, generator=draw) > 0.1
+    mask[idle] = False
+    given = theta, bias, x, mask
+    before = [a.clone() for a in given]
+    ran, reused = play(step, *given)
+    for found in ran:
+        assert all(map(torch.equal, found, step(*given)))
+    assert all(map(torch.equal, given, before))
+    assert reused >= 3
 
 
 def test_what_is_called_directly_is_the_same_operation():

@@ -101,10 +101,13 @@ def _sums(a: Tensor, weights: Tensor | None, counts: Sequence[int]) -> Tensor:
 def means(totals: Any, parts: Sequence[float], like: Any) -> Any:
     """Sums of each silo as means in the precision of another tree; where nobody has a part in one,
     it stays as it is."""
-    by = beside(torch.tensor([part or 1.0 for part in parts], dtype=torch.float64), totals)
+    by = [part or 1.0 for part in parts]
+    several = len(set(by)) > 1
+    each = beside(torch.tensor(by, dtype=torch.float64), totals) if several else None
 
     def mean(a: Tensor, b: Tensor) -> Tensor:
-        return (a / by.reshape(-1, *[1] * (a.ndim - 1))).to(b.dtype).contiguous()
+        found = a / (by[0] if each is None else each.reshape(-1, *[1] * (a.ndim - 1)))
+        return found.to(b.dtype).contiguous()
 
     return tree.map_tensors(mean, totals, like)
 
@@ -143,7 +146,7 @@ class Chunk:
     counts: tuple[int, ...]
     named: bool = False
     pool: Pool | None = None
-    memo: dict[int, Value] = field(default_factory=dict)
+    memo: dict[Any, Value] = field(default_factory=dict)
 
     @property
     def mixed(self) -> bool:

@@ -49,9 +49,9 @@ class Lazy(AtClients):
         return None
 
     def value(self, chunk: Chunk) -> Value:
-        if id(self) not in chunk.memo:
-            chunk.memo[id(self)] = self._compute(chunk)
-        return chunk.memo[id(self)]
+        if self not in chunk.memo:
+            chunk.memo[self] = self._compute(chunk)
+        return chunk.memo[self]
 
     @abstractmethod
     def _compute(self, chunk: Chunk) -> Value: ...
@@ -61,10 +61,13 @@ class Same(Lazy):
     """One value for all clients of a silo: passed to vmap as it is, or once for each client where
     those of several silos share a chunk."""
 
-    def __init__(self, values: Mapping[str, Any], has: Bools):
+    def __init__(
+        self, values: Mapping[str, Any], has: Bools, stacked: Mapping[tuple[str, ...], Any] = {}
+    ):
+        """`stacked`: those of some silos, as far as they are so already."""
         super().__init__(has, tuple(values))
         self._values = values
-        self._together: dict[tuple[str, ...], Any] = {}
+        self._together = dict(stacked)
 
     def alike(self, silos: tuple[str, ...]) -> bool:
         """Whether the values of these silos are one, or can be stacked."""

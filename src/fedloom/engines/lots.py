@@ -21,6 +21,7 @@ from .pools import Pools
 from .segments import Segments
 from .threads import ahead
 
+MEMO = 32  # values of clients that are kept: asynchronous rounds have very many
 Silos = tuple[str, ...]
 
 
@@ -39,6 +40,11 @@ class Cuts:
         self, axis: Axis, alike: Sequence[Silos], cost: Mapping[str, Cost], device: torch.device
     ):
         self._axis, self.alike, self._cost, self._device = axis, alike, cost, device
+        self._known: dict[tuple[Silos, bytes], Chunk] = {}
+
+    def begin(self) -> None:
+        """A new round: what was computed in the last one is not needed any more."""
+        self._known.clear()
 
     def lots(self, scope: Sequence[str], there: Bools, values: Sequence[Lazy]) -> Iterator[Lot]:
         """Silos with the chunks of those of their clients who are there, never two of different
@@ -91,9 +97,19 @@ class Cuts:
             for group in groups
             for cut in cost.cut(group, None if widths is None else widths[group])
         ]
+        if len(cuts) == 1 and self._device.type == "cpu":
+            return iter([self._chunk(silos, cuts[0])])
         chunks = (self._axis.chunk(silos, cut) for cut in cuts)
         heavy = len(cuts) > 1 and widths is not None and cost.heavy(int(widths[cuts[0]].sum()))
         return self._ahead(chunks, values) if heavy else chunks
+
+    def _chunk(self, silos: Silos, places: Ints) -> Chunk:
+        """All clients of some silos: what a round computes for them, it computes once."""
+        key = silos, places.tobytes()
+        known = self._known.get(key)
+        if known is None or len(known.memo) > MEMO:
+            known = self._known[key] = self._axis.chunk(silos, places)
+        return known
 
     def _ahead(self, chunks: Iterator[Chunk], values: Sequence[Lazy]) -> Iterator[Chunk]:
         """Computed by as many threads as torch has."""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, fx
 
 aten = torch.ops.aten
+FEW = 8  # clients for each that does not move
 INTO = {  # what can overwrite which of its arguments, as what, named how
     aten.add.Tensor: (aten.add.out, "out", (0, 1)),
     aten.sub.Tensor: (aten.sub.out, "out", (0, 1)),
@@ -39,7 +40,7 @@ def reused(graph: fx.Graph) -> None:
             last[owner[given]] = at
         owner[node] = owner[node.all_input_nodes[0]] if _is_view(node) else node
         last.setdefault(owner[node], at)
-    whether: dict[fx.Node, fx.Node] = {}  # all clients move, by who does
+    idle: dict[fx.Node, fx.Node] = {}  # clients, by who moves
     for at, node in enumerate(nodes):
         if node.op != "call_function" or node.target not in INTO:
             continue
@@ -59,10 +60,11 @@ def reused(graph: fx.Graph) -> None:
         with graph.inserting_before(node):
             if node.target == aten.where.self and into is node.args[1] and _by_client(node.args[0]):
                 moves = node.args[0]
-                if moves not in whether:
-                    with graph.inserting_before(_first_after(moves)):
-                        whether[moves] = graph.call_function(every, (moves,))
-                new = graph.call_function(moved, (moves, whether[moves], into, node.args[2]))
+                who = owner[moves] if _all_of(owner[moves], moves) else moves
+                if who not in idle:
+                    with graph.inserting_before(_first_after(who)):
+                        idle[who] = graph.call_function(unmoved, (who,))
+                new = graph.call_function(moved, (moves, idle[who], into, node.args[2]))
             else:
                 new = graph.call_function(op, node.args, {**node.kwargs, name: into})
         new.meta = node.meta
@@ -76,14 +78,20 @@ def reused(graph: fx.Graph) -> None:
         graph.erase_node(node)
 
 
-def every(moves: Tensor) -> bool:
-    return bool(moves.all())
+def unmoved(moves: Tensor) -> Tensor | None:
+    """The places of those who do not move, if there are any."""
+    return None if bool(moves.all()) else moves.flatten().logical_not().nonzero().flatten()
 
 
-def moved(moves: Tensor, all_move: bool, new: Tensor, old: Tensor) -> Tensor:
+def moved(moves: Tensor, idle: Tensor | None, new: Tensor, old: Tensor) -> Tensor:
     """torch.where, in the memory of `new`; it takes longer than the step itself, and mostly all
-    clients move."""
-    return new if all_move else torch.where(moves, new, old, out=new)
+    clients move, or nearly all."""
+    if idle is None:
+        return new
+    one_each = moves.ndim == new.ndim and len(moves) == len(new)
+    if one_each and FEW * len(idle) <= len(new) and old.shape == new.shape:
+        return new.index_copy_(0, idle, old.index_select(0, idle))
+    return torch.where(moves, new, old, out=new)
 
 
 def _by_client(moves: Any) -> bool:
@@ -91,6 +99,14 @@ def _by_client(moves: Any) -> bool:
     value = moves.meta.get("val")
     narrow = isinstance(value, Tensor) and all(str(size) == "1" for size in value.shape[1:])
     return narrow and value.device.type == "cpu"
+
+
+def _all_of(a: fx.Node, view: fx.Node) -> bool:
+    """Whether a view of a has all its numbers, one for each client, and so in their order."""
+    one, other = a.meta.get("val"), view.meta.get("val")
+    if not isinstance(one, Tensor) or not isinstance(other, Tensor) or one.ndim != 1:
+        return False
+    return str(one.shape[0]) == str(other.shape[0])
 
 
 def _first_after(node: fx.Node) -> fx.Node:

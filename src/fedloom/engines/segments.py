@@ -25,6 +25,8 @@ from .clientaxis import Lazy, stack
 
 SIXTEEN = 16
 KEPT = 2**25  # bytes of a minibatch's rows that are kept, not taken twice
+JOINED = 2**26  # bytes of silos' rows that are joined, and so held twice
+Joined = tuple[Tensor, Tensor | None]  # features and labels
 
 
 class Spots(NamedTuple):
@@ -172,12 +174,13 @@ class Taken(Lazy):
         self,
         x: Mapping[str, Tensor],
         y: Mapping[str, Tensor | None],
+        joined: Mapping[tuple[str, ...], Joined],
         where: Segments,
         has: Bools,
         scope: Sequence[str],
     ):
         super().__init__(has, scope)
-        self._x, self._y, self.segments = x, y, where
+        self._x, self._y, self._joined, self.segments = x, y, joined, where
         self._kept: dict[tuple[bytes, ...], Batch] = {}
         self._room = KEPT
 
@@ -189,10 +192,14 @@ class Taken(Lazy):
         if batch is None:
             spots = self.segments.spots(chunk)
             rows = _rows(self.segments.ids, spots.slots)
-            x, y = self._of(chunk, self._x, rows), None
-            if self._y[chunk.silos[0]] is not None:
-                y = self._of(chunk, self._y, rows)
-            batch = Batch(x, y, spots.mask)
+            if chunk.silos in self._joined:
+                x, y = self._joined[chunk.silos]
+                rows = _through(chunk, rows, len(x) // len(chunk.silos))
+                batch = Batch(_rows(x, rows), None if y is None else _rows(y, rows), spots.mask)
+            else:
+                labels = self._y[chunk.silos[0]] is not None
+                y = self._of(chunk, self._y, rows) if labels else None
+                batch = Batch(self._of(chunk, self._x, rows), y, spots.mask)
             if (size := tree.nbytes(batch)) <= self._room:
                 self._kept[chunk.key], self._room = batch, self._room - size
         if chunk.pool is not None and chunk.pool.whole is not None:
@@ -210,6 +217,16 @@ class Taken(Lazy):
         for silo, mine, into in each:  # without a copy in between
             torch.index_select(values[silo], 0, mine.flatten(), out=into.flatten(0, mine.ndim - 1))
         return found
+
+
+def joined(
+    x: Mapping[str, Tensor], y: Mapping[str, Tensor | None], silos: tuple[str, ...]
+) -> Joined | None:
+    """The rows of silos that are alike, one after the other, if they are few."""
+    labels = [mine for silo in silos if (mine := y[silo]) is not None]
+    if len(silos) < 2 or tree.nbytes([[x[silo] for silo in silos], labels]) > JOINED:
+        return None
+    return torch.cat([x[silo] for silo in silos]), torch.cat(labels) if labels else None
 
 
 class RowNoise(Lazy):
@@ -254,8 +271,7 @@ class Scattered(Lazy):
                 Rows(*map(torch.cat, zip(*mine, strict=True))) if chunk.mixed else mine[0]
             )
         if chunk.mixed:
-            before = tree.sent(torch.from_numpy(chunk.of * self.segments.size), slots.device)
-            slots = slots + before.reshape(-1, *[1] * (slots.ndim - 1))
+            slots = _through(chunk, slots, self.segments.size)
         value, counts = self._joined[chunk.silos]
         if chunk.pool is not None and chunk.pool.whole is not None:
             mask = self.segments.shares(chunk, counts)
@@ -269,6 +285,12 @@ def few_sizes(rows: int) -> int:
     chosen by size. An even one up to 63 rows, from there on at most a sixteenth more."""
     step = 1 << max(1, (rows // SIXTEEN).bit_length() - 1)
     return -(-rows // step) * step
+
+
+def _through(chunk: Chunk, at: Tensor, size: int) -> Tensor:
+    """Positions among `size`, counted through those of all silos of a chunk."""
+    before = tree.sent(torch.from_numpy(chunk.of * size), at.device)
+    return at + before.reshape(-1, *[1] * (at.ndim - 1))
 
 
 def _rows(values: Tensor, at: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from ..data.placement import Placement
 from ..errors import PlacementError, ProtocolError
 from ..federation.fabric import Fabric
 from ..federation.local import Local, argument, check_local, misplaced, name_of, of_nothing
-from ..federation.messages import Key, Kind
+from ..federation.messages import Direction, Key, Kind
 from ..federation.placed import (
     AtClients,
     AtHubs,
@@ -55,7 +55,7 @@ from .convolutions import of_clients
 from .lots import Cuts, Lot, Silos
 from .pools import one_for_all, rows_given, rows_of, rows_of_mean
 from .replay import CALLS, Player
-from .segments import RowNoise, Scattered, Segments, Taken
+from .segments import RowNoise, Scattered, Segments, Taken, joined
 from .threads import autocast
 
 
@@ -113,6 +113,8 @@ class StackedEngine(Fabric):
             self._nameless.update(dict.fromkeys(silos, NamelessPart(part)))
         together = [tuple(silos) for silos in alike.values()]
         self._cuts = Cuts(self._axis, together, self._cost, self.device)
+        few = {silos: joined(self._x, self._y, silos) for silos in together}
+        self._joined = {silos: found for silos, found in few.items() if found is not None}
         self._named: set[Local] = set()  # client work that asks for its silo
         self._player = Player(0 if compile else replay)
         self._compiler = Compiler(self.device) if compile else None
@@ -124,6 +126,8 @@ class StackedEngine(Fabric):
         }
         self._desk: dict[tuple[Key, str, str], Any] = {}
         self._finite: AtHubs[Any] | None = None  # the last mean of all silos
+        self._gathered: AtHubs[Any] | None = None  # the last rows
+        self._means: list[tuple[Silos, list[Any], Any]] = []  # the last: one by one, and stacked
 
     def __str__(self) -> str:
         """How clients are computed."""
@@ -135,6 +139,7 @@ class StackedEngine(Fabric):
     def begin(self, round: int) -> None:
         super().begin(round)
         self._player.catch_up()
+        self._cuts.begin()
         self._roster[:] = True
         self._shrink(Moment(round), self._all)
 
@@ -177,7 +182,7 @@ class StackedEngine(Fabric):
     def minibatch(self, ids: Tensor) -> tuple[AtClients[Batch], RowMap]:
         owner = {silo: self._owner[silo] for silo in self.scope}
         where = Segments(ids, owner, self._axis.size, self._padding, self.device, self.dtype)
-        return Taken(self._x, self._y, where, self._all, self.scope), where
+        return Taken(self._x, self._y, self._joined, where, self._all, self.scope), where
 
     def row_noise(
         self, where: RowMap, ids: Tensor, sizes: Mapping[str, tuple[int, int]], once: bool = False
@@ -260,13 +265,19 @@ class StackedEngine(Fabric):
     ) -> AtClients[Any]:
         self._next(kind)
         values = {silo: argument(value, silo, kind.name) for silo in self.scope}
-        for silo, mine in values.items():
-            span = self._axis.span[silo]
-            if holding is not None:
-                assert isinstance(holding, Segments)
+        if holding is not None:
+            assert isinstance(holding, Segments)
+            for silo in self.scope:
+                span = self._axis.span[silo]
                 self._roster[span] &= holding.rows[span] > 0
-            self._book("down", kind, silo, self._roster[span], tree.nbytes(mine))
-        return Same(values, self._there())
+        there = self._there()
+        self._book_all("down", kind, there, {j: tree.nbytes(a) for j, a in values.items()})
+        stacked = {
+            silos: found
+            for silos, each, found in self._means
+            if all(values.get(silo) is mine for silo, mine in zip(silos, each, strict=True))
+        }
+        return Same(values, there, stacked)
 
     def scatter(self, kind: Kind, rows: AtHubs[Rows], where: RowMap) -> AtClients[Rows]:
         assert isinstance(where, Segments)
@@ -275,9 +286,9 @@ class StackedEngine(Fabric):
         for silo, mine in values.items():
             self._check_size(kind, mine, where, silo)
             self._check_rows(kind, silo, mine.value, silo)
-            sizes = self._row_bytes(kind, silo, where, masked=True)
-            self._book("down", kind, silo, self._on_roster(silo), sizes)
-        return Scattered(values, where, self._there())
+        there = self._there()
+        self._book_all("down", kind, there, self._row_bytes(kind, where, masked=True))
+        return Scattered(values, where, there)
 
     def _spread_clients(self, kind: Kind, value: AtHubs[Any]) -> AtClients[Any]:
         self._next(kind)
@@ -308,10 +319,9 @@ class StackedEngine(Fabric):
                     self._check_finite(kind, self._client(chunk), own)
             each = zip(rows.split(where.size), mask.split(where.size), strict=True)
             gathered.update(zip(silos, (Rows(*mine) for mine in each), strict=True))
-        for silo in self.scope:
-            on = there[self._axis.span[silo]]
-            self._book("up", kind, silo, on, self._row_bytes(kind, silo, where, masked=False))
-        return AtHubs({silo: gathered[silo] for silo in self.scope}, self.scope)
+        self._book_all("up", kind, there, self._row_bytes(kind, where, masked=False))
+        self._gathered = AtHubs({silo: gathered[silo] for silo in self.scope}, self.scope)
+        return self._gathered
 
     def _rows(
         self, kind: Kind, there: Bools, lazy: Lazy, where: Segments
@@ -351,18 +361,18 @@ class StackedEngine(Fabric):
         before = {silo: argument(otherwise, silo, kind.name) for silo in self.scope}
         there = self._shrink(moment, lazy.has if weights is None else lazy.has & weights.has)
         means = dict(before)
+        self._means = []
         for silos, total, parts in self._sums(kind, there, lazy, weights, before):
             found = means_of(total, parts, before[silos[0]])
             if not tree.is_finite(found):
                 for chunk in self._one_by_one(there):
                     self._check_finite(kind, self._client(chunk), lazy.value(chunk).tree)
                 self._check_finite(kind, silos[0], found)
-            for at, silo in enumerate(silos):
-                if parts[at] > 0:
-                    means[silo] = tree.map_tensors(lambda a, at=at: a[at], found)
-        for silo, mine in before.items():
-            each = tree.nbytes(mine) + (0 if weights is None else self.dtype.itemsize)
-            self._book("up", kind, silo, there[self._axis.span[silo]], each)
+            each = tree.unbound(found, len(silos))
+            means.update({j: a for j, a, part in zip(silos, each, parts, strict=True) if part > 0})
+            self._means.append((silos, each, found))
+        more = 0 if weights is None else self.dtype.itemsize
+        self._book_all("up", kind, there, {j: tree.nbytes(a) + more for j, a in before.items()})
         result = AtHubs(means, self.scope)
         if all(means[silo] is not mine for silo, mine in before.items()):
             self._finite = result
@@ -437,7 +447,7 @@ class StackedEngine(Fabric):
         """The same of one chunk: what its clients have is not held any longer."""
         count, w = len(chunk.places), None if chunk.pool is None else chunk.pool.parts
         value = lazy.value(chunk)
-        form = tree.signature(value.each(1)[0])
+        form = tree.signature(value.tree, int(value.stacked))
         if weights is not None:
             w = weights.value(chunk).numbers(count).to(self.dtype).double()
         at = 0 if w is None else int(w.argmin())
@@ -466,11 +476,31 @@ class StackedEngine(Fabric):
             self._book("up", kind, silo, there[self._axis.span[silo]], self._bytes(silo, came))
         return AtHubs(collected, self.scope)
 
-    def _row_bytes(self, kind: Kind, silo: str, where: Segments, masked: bool) -> Ints:
+    def _book_all(
+        self, direction: Direction, kind: Kind, there: Bools, size: Mapping[str, int] | Ints
+    ) -> None:
+        """A move inside every silo. `size`: bytes of every message in a silo, or of each
+        client's."""
+        if self.clock is not None or isinstance(size, Mapping):
+            for silo in self.scope:
+                span = self._axis.span[silo]
+                mine = size[silo] if isinstance(size, Mapping) else size[span]
+                self._book(direction, kind, silo, there[span], mine)
+        else:
+            count, total = int(np.count_nonzero(there)), int(size[there].sum())
+            self.ledger.book("bottom", direction, kind, count, total)
+
+    def _row_bytes(self, kind: Kind, where: Segments, masked: bool) -> Ints:
         """Bytes of each client's rows."""
-        shape, dtype = self._spec(kind, silo)
-        bytes_of_row = math.prod(shape) * dtype.itemsize + masked
-        return where.rows[self._axis.span[silo]] * bytes_of_row
+        each = [self._spec(kind, silo) for silo in self.scope]
+        sizes = [math.prod(shape) * dtype.itemsize + masked for shape, dtype in each]
+        if len(set(sizes)) == 1:
+            return where.rows * sizes[0]
+        found = np.zeros_like(where.rows)
+        for silo, size in zip(self.scope, sizes, strict=True):
+            span = self._axis.span[silo]
+            found[span] = where.rows[span] * size
+        return found
 
     def _bytes(self, silo: str, each: Mapping[int, Any]) -> Ints:
         """Bytes of each of the silo's clients' value."""
@@ -484,13 +514,16 @@ class StackedEngine(Fabric):
     # Between hubs
 
     def exchange(self, kind: Kind, value: AtHubs[Any]) -> AtHubs[dict[str, Any]]:
-        """What everyone is sent alike is checked once."""
+        """What everyone is sent alike is checked once; rows that were just gathered are finite."""
         self._next(kind)
         values = {source: argument(value, source, kind.name) for source in self.scope}
         sent = []
         for source, payload in values.items():
             if others := [to for to in self.scope if to != source]:
-                self._check_payload(kind, source, payload, rows_of=source)
+                if value is self._gathered:
+                    self._check_rows(kind, source, payload.value, source)
+                else:
+                    self._check_payload(kind, source, payload, rows_of=source)
                 sent += self._posted(kind, "across", source, others, payload)
         self._crossed(sent)
         return AtHubs({to: dict(values) for to in self.scope}, self.scope)
