@@ -151,6 +151,8 @@ class Run:
         options = {**self._options, "schedule": schedule}
         if self._kind == "stacked":
             options |= self._stacked
+            if isinstance(before := getattr(self, "fed", None), StackedEngine):
+                options["held"] = before.held
             if self._ranks is not None:
                 return SpreadEngine(self.task, self.shapes, placement, ranks=self._ranks, **options)
             return StackedEngine(self.task, self.shapes, placement, **options)

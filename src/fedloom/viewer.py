@@ -120,7 +120,7 @@ class Viewer:
             iteration=run.round * getattr(run.algorithm, "local_steps", 1),
             time=run.time,
             wall=run.wall,
-            bytes={"bottom": run.ledger.total("bottom"), "top": run.ledger.total("top")},
+            bytes=run.ledger.by_tier(),
             train_loss=self.loss(run.placement, rows),
             metrics={} if test is None else {**mean_of(each), **self._local(test, rows)},
             by_silo=each if alone and each else None,
@@ -136,6 +136,7 @@ class Viewer:
             if not personal and self._run.fed.is_light(rows):
                 fitting = fitting.pooled()
             fed = self._run.engine(fitting, Everyone())
+            fed.on_demand = True  # mostly one hub's prediction is enough
             self._seen[key] = Seen(placement, fed, {})
             while len(self._seen) > 2:  # training and test rows
                 del self._seen[next(iter(self._seen))]

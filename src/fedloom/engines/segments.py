@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,11 +22,10 @@ from ..federation.topology import Client
 from ..rng import Ints
 from .axis import Chunk, Value
 from .clientaxis import Lazy, stack
+from .rows import Held, rows_at, through
 
 SIXTEEN = 16
 KEPT = 2**25  # bytes of a minibatch's rows that are kept, not taken twice
-JOINED = 2**26  # bytes of silos' rows that are joined, and so held twice
-Joined = tuple[Tensor, Tensor | None]  # features and labels
 
 
 class Spots(NamedTuple):
@@ -64,7 +63,8 @@ class Segments(RowMap):
         self._padding, self.device, self.dtype = padding, device, dtype
         self._known: dict[tuple[bytes, ...], Spots] = {}
         steps = ids.shape[0] if self._lead else 1
-        rows = ids.flatten().numpy()
+        rows = self._rows = ids.flatten().numpy()
+        self._all = len(next(iter(owner.values())))
         self._owner = np.stack([mine[rows] for mine in owner.values()])
         self._silos, self._clients = tuple(owner), clients
         group = self._owner
@@ -87,6 +87,11 @@ class Segments(RowMap):
         """Where those of each client and step begin."""
         counts = self._counts.reshape(-1)
         return (np.cumsum(counts) - counts).reshape(self._counts.shape)
+
+    @cached_property
+    def is_all(self) -> bool:
+        """Whether these are all rows, in their order."""
+        return self.size == self._all and bool(np.array_equal(self._rows, np.arange(self.size)))
 
     def spots(self, chunk: Chunk) -> Spots:
         """As computed before for these clients, or now."""
@@ -170,17 +175,9 @@ class Segments(RowMap):
 class Taken(Lazy):
     """Each client's rows of a silo's data, for a minibatch."""
 
-    def __init__(
-        self,
-        x: Mapping[str, Tensor],
-        y: Mapping[str, Tensor | None],
-        joined: Mapping[tuple[str, ...], Joined],
-        where: Segments,
-        has: Bools,
-        scope: Sequence[str],
-    ):
+    def __init__(self, held: Held, where: Segments, has: Bools, scope: Sequence[str]):
         super().__init__(has, scope)
-        self._x, self._y, self._joined, self.segments = x, y, joined, where
+        self._held, self.segments = held, where
         self._kept: dict[tuple[bytes, ...], Batch] = {}
         self._room = KEPT
 
@@ -190,43 +187,19 @@ class Taken(Lazy):
     def _compute(self, chunk: Chunk) -> Value:
         batch = self._kept.get(chunk.key)  # a round takes its rows more than once
         if batch is None:
-            spots = self.segments.spots(chunk)
-            rows = _rows(self.segments.ids, spots.slots)
-            if chunk.silos in self._joined:
-                x, y = self._joined[chunk.silos]
-                rows = _through(chunk, rows, len(x) // len(chunk.silos))
-                batch = Batch(_rows(x, rows), None if y is None else _rows(y, rows), spots.mask)
-            else:
-                labels = self._y[chunk.silos[0]] is not None
-                y = self._of(chunk, self._y, rows) if labels else None
-                batch = Batch(self._of(chunk, self._x, rows), y, spots.mask)
+            batch = self._taken(chunk)
             if (size := tree.nbytes(batch)) <= self._room:
                 self._kept[chunk.key], self._room = batch, self._room - size
         if chunk.pool is not None and chunk.pool.whole is not None:
             batch = batch._replace(mask=self.segments.shares(chunk, None))
         return Value(batch, True)
 
-    def _of(self, chunk: Chunk, values: Mapping[str, Any], rows: Tensor) -> Tensor:
-        if not chunk.mixed:
-            return _rows(values[chunk.silos[0]], rows)
-        like = values[chunk.silos[0]]
-        found = like.new_empty(*rows.shape, *like.shape[1:])
-        counts = list(chunk.counts)
-        parts = rows.split_with_sizes(counts), found.split_with_sizes(counts)
-        each = zip(chunk.silos, *parts, strict=True)
-        for silo, mine, into in each:  # without a copy in between
-            torch.index_select(values[silo], 0, mine.flatten(), out=into.flatten(0, mine.ndim - 1))
-        return found
-
-
-def joined(
-    x: Mapping[str, Tensor], y: Mapping[str, Tensor | None], silos: tuple[str, ...]
-) -> Joined | None:
-    """The rows of silos that are alike, one after the other, if they are few."""
-    labels = [mine for silo in silos if (mine := y[silo]) is not None]
-    if len(silos) < 2 or tree.nbytes([[x[silo] for silo in silos], labels]) > JOINED:
-        return None
-    return torch.cat([x[silo] for silo in silos]), torch.cat(labels) if labels else None
+    def _taken(self, chunk: Chunk) -> Batch:
+        spots = self.segments.spots(chunk)
+        if spots.whole and len(spots.slots) == len(chunk.silos) and self.segments.is_all:
+            return Batch(*self._held.all(chunk.silos), spots.mask)
+        rows = rows_at(self.segments.ids, spots.slots)
+        return Batch(*self._held.take(chunk, rows), spots.mask)
 
 
 class RowNoise(Lazy):
@@ -245,7 +218,7 @@ class RowNoise(Lazy):
 
     def _compute(self, chunk: Chunk) -> Value:
         spots = self._where.spots(chunk)
-        rows = _rows(self._where.ids, spots.slots)
+        rows = rows_at(self._where.ids, spots.slots)
         each = zip(chunk.places.tolist(), rows, spots.mask, strict=True)
         found = [among_padding(self._draw(self._client(at), r[ok]), ok) for at, r, ok in each]
         return Value(stack(found), True)
@@ -271,13 +244,13 @@ class Scattered(Lazy):
                 Rows(*map(torch.cat, zip(*mine, strict=True))) if chunk.mixed else mine[0]
             )
         if chunk.mixed:
-            slots = _through(chunk, slots, self.segments.size)
+            slots = through(chunk, slots, self.segments.size)
         value, counts = self._joined[chunk.silos]
         if chunk.pool is not None and chunk.pool.whole is not None:
             mask = self.segments.shares(chunk, counts)
         else:
-            mask = _rows(counts, slots) & spots.mask
-        return Value(Rows(_rows(value, slots), mask), True)
+            mask = rows_at(counts, slots) & spots.mask
+        return Value(Rows(rows_at(value, slots), mask), True)
 
 
 def few_sizes(rows: int) -> int:
@@ -285,14 +258,3 @@ def few_sizes(rows: int) -> int:
     chosen by size. An even one up to 63 rows, from there on at most a sixteenth more."""
     step = 1 << max(1, (rows // SIXTEEN).bit_length() - 1)
     return -(-rows // step) * step
-
-
-def _through(chunk: Chunk, at: Tensor, size: int) -> Tensor:
-    """Positions among `size`, counted through those of all silos of a chunk."""
-    before = tree.sent(torch.from_numpy(chunk.of * size), at.device)
-    return at + before.reshape(-1, *[1] * (at.ndim - 1))
-
-
-def _rows(values: Tensor, at: Tensor) -> Tensor:
-    """values[at], several times faster."""
-    return values.index_select(0, at.flatten()).unflatten(0, at.shape)

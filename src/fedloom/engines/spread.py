@@ -57,7 +57,7 @@ class SpreadEngine(StackedEngine):
     def check_state(self, state: Any) -> None:
         """Also that it is the same everywhere: what hubs do is done by every rank."""
         super().check_state(state)
-        at_hubs = [v._values for v in state._asdict().values() if not isinstance(v, AtClients)]
+        at_hubs = [v.held() for v in state._asdict().values() if not isinstance(v, AtClients)]
         if not self._ranks.same(self._at_move("the state"), checksum(at_hubs)):
             raise ProtocolError(
                 f"round {self.round}: hubs have different values at different ranks, which must be "

@@ -55,13 +55,15 @@ from .convolutions import of_clients
 from .lots import Cuts, Lot, Silos
 from .pools import one_for_all, rows_given, rows_of, rows_of_mean
 from .replay import CALLS, Player
-from .segments import RowNoise, Scattered, Segments, Taken, joined
+from .rows import Held
+from .segments import RowNoise, Scattered, Segments, Taken
 from .threads import autocast
 
 
 class StackedEngine(Fabric):
     """`chunk`: how many clients run at once (None: by their size). `replay`: after how many calls
-    local work is traced (0: never); `compile`: derivatives are compiled instead."""
+    local work is traced (0: never); `compile`: derivatives are compiled instead. `held`: the rows,
+    if another engine of the run holds them already."""
 
     def __init__(
         self,
@@ -76,6 +78,7 @@ class StackedEngine(Fabric):
         replay: int = CALLS,
         compile: bool = False,
         device: torch.device | str = "cpu",
+        held: Held | None = None,
     ):
         topology = placement.topology
         super().__init__(
@@ -94,17 +97,12 @@ class StackedEngine(Fabric):
         self._axis = Axis(topology.clients)
         several = self._axis.size > len(topology.silos)
         self._pooling = several and chunk is None and not padding
-        self._x = {
-            silo: x.to(dtype=shapes.features[silo][1], device=self.device)
-            for silo, x in placement.x.items()
-        }
-        self._y = {
-            silo: None if y is None else task.loss.labels(y, shapes.dtype).to(self.device)
-            for silo, y in placement.y.items()
-        }
+        if held is None or not held.holds(placement):
+            held = Held(task, shapes, placement, self.device)
+        self.held = held
         alike: dict[Any, list[str]] = {}
         for silo, part in self.part.values.items():
-            alike.setdefault((part.kind, self._y[silo] is None), []).append(silo)
+            alike.setdefault((part.kind, held.y[silo] is None), []).append(silo)
         self._cost: dict[str, Cost] = {}
         self._nameless: dict[str, NamelessPart] = {}
         for silos in alike.values():
@@ -113,8 +111,6 @@ class StackedEngine(Fabric):
             self._nameless.update(dict.fromkeys(silos, NamelessPart(part)))
         together = [tuple(silos) for silos in alike.values()]
         self._cuts = Cuts(self._axis, together, self._cost, self.device)
-        few = {silos: joined(self._x, self._y, silos) for silos in together}
-        self._joined = {silos: found for silos, found in few.items() if found is not None}
         self._named: set[Local] = set()  # client work that asks for its silo
         self._player = Player(0 if compile else replay)
         self._compiler = Compiler(self.device) if compile else None
@@ -182,7 +178,7 @@ class StackedEngine(Fabric):
     def minibatch(self, ids: Tensor) -> tuple[AtClients[Batch], RowMap]:
         owner = {silo: self._owner[silo] for silo in self.scope}
         where = Segments(ids, owner, self._axis.size, self._padding, self.device, self.dtype)
-        return Taken(self._x, self._y, self._joined, where, self._all, self.scope), where
+        return Taken(self.held, where, self._all, self.scope), where
 
     def row_noise(
         self, where: RowMap, ids: Tensor, sizes: Mapping[str, tuple[int, int]], once: bool = False

@@ -34,7 +34,7 @@ from .checks import Checks
 from .clock import Crossing
 from .local import Local, argument, check_local, name_of
 from .messages import Direction, Key, Kind
-from .placed import AtClients, AtHubs, Batch, Known, Noise, PerSilo, Placed, RowMap, Rows
+from .placed import AtClients, AtHubs, Batch, Known, Noise, OnDemand, PerSilo, Placed, RowMap, Rows
 from .releases import own_noise, row_noise
 from .schedule import Bools, Schedule
 from .topology import SERVER, Client, Party, title
@@ -74,6 +74,7 @@ class Fabric(Accounts, Checks):
         )
         self.shapes = shapes
         self.has_head = task.head is not None
+        self.on_demand = False  # work at hubs is done where its result is asked for, and is free
         self._task = task
 
     # Time
@@ -124,7 +125,7 @@ class Fabric(Accounts, Checks):
 
     def read(self, value: Placed) -> dict[Any, Any]:
         """Out of the fabric: the value at every party hosted here (for records and tests)."""
-        return {**value._values} if isinstance(value, AtHubs) else self._read_clients(value)
+        return value.held() if isinstance(value, AtHubs) else self._read_clients(value)
 
     @abstractmethod
     def _read_clients(self, value: Placed) -> dict[Client, Any]: ...
@@ -143,7 +144,7 @@ class Fabric(Accounts, Checks):
         for place in newer.places:
             if place not in value.places:
                 raise PlacementError(f"renew: nothing lives at {title(place)} so far")
-        return AtHubs({**value._values, **newer._values}, value.places)
+        return AtHubs({**value.held(), **newer.held()}, value.places)
 
     # Local work. `steps`: how many local steps f takes, for the clock; all else takes no time.
 
@@ -165,10 +166,13 @@ class Fabric(Accounts, Checks):
         steps: int,
     ) -> AtHubs[Any]:
         check_local(f)
-        results = {
-            party: self._call(f, title(party), [argument(v, party, name_of(f)) for v in values])
-            for party in parties
-        }
+
+        def work(party: str) -> Any:
+            return self._call(f, title(party), [argument(v, party, name_of(f)) for v in values])
+
+        if self.on_demand:
+            return OnDemand(work, list(parties), places)
+        results = {party: work(party) for party in parties}
         if self.clock is not None and steps:
             for party in results:
                 self.clock.work_at(party, steps)
@@ -434,7 +438,7 @@ class Fabric(Accounts, Checks):
 
     def check_state(self, state: Any) -> None:
         """Refuse a state that is not finite at a hub hosted here."""
-        at_hubs = {k: v._values for k, v in state._asdict().items() if isinstance(v, AtHubs)}
+        at_hubs = {k: v.held() for k, v in state._asdict().items() if isinstance(v, AtHubs)}
         if tree.is_finite(at_hubs):
             return
         for name, values in at_hubs.items():

@@ -79,9 +79,17 @@ class Ledger:
                 found[line] = (before[0] + times * messages, before[1] + times * size)
         return dict(sorted(found.items()))
 
+    def by_tier(self) -> dict[str, int]:
+        """Bytes so far, of each tier."""
+        found = {"bottom": 0, "top": 0}
+        for line, (_, size) in self.lines().items():
+            found[line.tier] += size
+        return found
+
     def total(self, tier: Tier | None = None) -> int:
         """Bytes so far, of one tier or of both."""
-        return sum(size for line, (_, size) in self.lines().items() if tier in (None, line.tier))
+        each = self.by_tier()
+        return sum(each.values()) if tier is None else each[tier]
 
     @staticmethod
     def merged(ledgers: Iterable[Ledger]) -> Ledger:

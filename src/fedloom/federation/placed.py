@@ -6,7 +6,7 @@ local work goes through `at_clients`, `at_hubs` and `at`, and a move has a verb.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
 from torch import Tensor
@@ -127,6 +127,26 @@ class AtHubs(Placed, Generic[T]):
                 "move it there with a verb"
             )
         return self._values[party]
+
+    def held(self) -> dict[str, T]:
+        """Those of the hubs hosted here."""
+        return dict(self._values)
+
+
+class OnDemand(AtHubs[T]):
+    """The same, computed at a hub when it is asked for there. `parties`: the hubs hosted here."""
+
+    def __init__(self, work: Callable[[str], T], parties: Sequence[str], places: tuple[str, ...]):
+        super().__init__({}, places)
+        self._work, self._parties = work, parties
+
+    def get(self, party: str, user: str) -> T:
+        if party in self._parties and party not in self._values:
+            self._values[party] = self._work(party)
+        return super().get(party, user)
+
+    def held(self) -> dict[str, T]:
+        return {party: self.get(party, "held") for party in self._parties}
 
 
 class AtClients(Placed, Generic[T]):

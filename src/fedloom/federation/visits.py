@@ -122,7 +122,7 @@ class Visits(NamedTuple):
         for visit in visits:
             answer = self._bring_back(replies, visit.silo)
             new = self.learn(fed.within(visit.silo), mine, visit, kept[visit.silo], answer)
-            mine = AtHubs({**mine._values, **new._values}, mine.places)
+            mine = AtHubs({**mine.held(), **new.held()}, mine.places)
         return mine, desk
 
     def _bring(

@@ -1,0 +1,95 @@
+"""What a round and a look compute, they compute once: what is the same is not done again."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedloom import TDCD, Run, Task, linear, partition, tree
+from fedloom.algorithms import local
+from fedloom.engines import lots, rows
+from fedloom.engines.clientaxis import Same
+from fedloom.errors import NotFiniteError, PlacementError
+from fedloom.federation.placed import AtHubs, OnDemand
+from fedloom.rng import _is_first
+
+
+def small(**options):
+    draw = torch.Generator().manual_seed(0)
+    x = {silo: torch.randn(60, 3, generator=draw) for silo in ("a", "b", "c")}
+    data = partition(x, torch.randn(60, generator=draw), dict.fromkeys(x, 4))
+    task = Task({silo: linear(3) for silo in x}, "squared")
+    return Run(TDCD(local_steps=2, lr=0.1, batch=40), task, data, seed=1, **options)
+
+
+def counted(monkeypatch, owner, name):
+    calls, plain = [], getattr(owner, name)
+    monkeypatch.setattr(owner, name, lambda *a: calls.append(1) or plain(*a))
+    return calls
+
+
+def test_what_a_round_computes_for_the_same_clients_it_computes_once(monkeypatch):
+    def computed():
+        run = small()
+        values = counted(monkeypatch, Same, "_compute")
+        run.fit(5)
+        return len(values)
+
+    once = computed()
+    monkeypatch.setattr(lots, "MEMO", -1)  # nothing is kept: the model comes down a second time
+    assert computed() == once + 5
+
+
+def test_rows_are_the_same_however_they_are_held(monkeypatch):
+    joined = small().fit(4)
+    monkeypatch.setattr(rows, "JOINED", 0)
+    apart = small().fit(4)
+    monkeypatch.setattr(lots, "MEMO", -1)  # nothing is kept
+    forgetful = small().fit(4)
+    assert joined.fed.held._joined
+    assert not apart.fed.held._joined
+    reference = small(engine="reference", precision="float64").fit(4)
+    for run in (apart, forgetful):
+        assert torch.equal(run.predict(), joined.predict())
+    exact = small(precision="float64").fit(4)
+    assert tree.largest_difference(exact.predict(), reference.predict()) < 1e-12
+
+
+def test_a_look_holds_no_rows_of_its_own_and_predicts_at_one_hub(monkeypatch):
+    run = small().fit(1)
+    scores = counted(monkeypatch, local, "joint_scores")
+    run.look()
+    (seen,) = run._viewer._seen.values()
+    assert seen.fed.held is run.fed.held
+    assert len(scores) == 1
+    other = small().placement
+    assert not run.fed.held.holds(other)
+
+
+def test_work_on_demand_is_done_where_it_is_asked_for():
+    done = []
+    value = OnDemand(lambda hub: done.append(hub) or hub.upper(), ["a", "b"], ("a", "b", "c"))
+    assert [value.get("b", "test"), value.get("b", "test")] == ["B", "B"]
+    assert done == ["b"]
+    with pytest.raises(PlacementError, match="not hosted here"):
+        value.get("c", "test")
+    assert value.held() == {"a": "A", "b": "B"}
+    assert AtHubs({"a": 1}, ("a",)).held() == {"a": 1}
+
+
+@given(st.lists(st.integers(0, 30), max_size=40), st.booleans())
+def test_numbers_that_come_for_the_first_time(drawn, many):
+    """Both ways to find them."""
+    numbers = np.array(drawn, dtype=np.int64)
+    first = _is_first(numbers, 10**4 if many else 31)
+    assert numbers[first].tolist() == list(dict.fromkeys(drawn))
+
+
+def test_what_is_not_finite_is_still_found():
+    run = small().fit(2)
+    theta = run.state.theta
+    bad = tree.map_tensors(lambda a: a * torch.inf, theta.get("b", "test"))
+    run.state = run.state._replace(theta=AtHubs({**theta.held(), "b": bad}, theta.places))
+    with pytest.raises(NotFiniteError, match="embedding from client b"):
+        run.fit(3)
