@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-MANY = 64  # numbers below which one is drawn, for each that is: they are no longer laid out
+MANY = 64  # times as many numbers as are drawn: those drawn are sorted, not laid out among them
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 

@@ -40,9 +40,9 @@ def map_tensors(f: Callable[..., Any], first: Tree, *others: Tree) -> Tree:
 def unbound(tree: Tree, count: int) -> list[Tree]:
     """So many trees, of one whose tensors have them along their first axis."""
     tensors, form = apart(tree)
-    return [joined(form, each) for each in zip(*[a.unbind() for a in tensors], strict=True)] or [
-        tree
-    ] * count
+    if not tensors:
+        return [tree] * count
+    return [joined(form, each) for each in zip(*[a.unbind() for a in tensors], strict=True)]
 
 
 Form = Any  # a tree without its tensors, which can be a key

@@ -42,13 +42,9 @@ class Held:
         )
 
     def all(self, silos: tuple[str, ...]) -> Pair:
-        """All rows, [silos, rows, ...]."""
-        if (joined := self._together(silos)) is not None:
-            x, y = (a if a is None else a.unflatten(0, (len(silos), -1)) for a in joined)
-            assert x is not None
-            return x, y
-        each, labels = self._of(silos)
-        return torch.stack(each), torch.stack(labels) if labels else None
+        """All rows, [silos, rows, ...]: a copy, for a model may change its input in place."""
+        x, y = self._of(silos)
+        return torch.stack(x), torch.stack(y) if y else None
 
     def take(self, chunk: Chunk, rows: Tensor) -> Pair:
         """Each client's, by their numbers."""
@@ -57,7 +53,7 @@ class Held:
             rows = through(chunk, rows, len(x) // len(chunk.silos))
             return rows_at(x, rows), None if y is None else rows_at(y, rows)
         each, labels = self._of(chunk.silos)
-        return _each(chunk, each, rows), _each(chunk, labels, rows) if labels else None
+        return _taken(chunk, each, rows), _taken(chunk, labels, rows) if labels else None
 
     def _together(self, silos: tuple[str, ...]) -> Pair | None:
         """One after the other, unless they are too many."""
@@ -79,7 +75,7 @@ def through(chunk: Chunk, at: Tensor, size: int) -> Tensor:
     return at + before.reshape(-1, *[1] * (at.ndim - 1))
 
 
-def _each(chunk: Chunk, values: Sequence[Tensor], rows: Tensor) -> Tensor:
+def _taken(chunk: Chunk, values: Sequence[Tensor], rows: Tensor) -> Tensor:
     """Rows of each silo's own values, silo by silo, without a copy in between."""
     if not chunk.mixed:
         return rows_at(values[0], rows)
