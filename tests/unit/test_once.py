@@ -93,17 +93,3 @@ def test_what_is_not_finite_is_still_found():
     run.state = run.state._replace(theta=AtHubs({**theta.held(), "b": bad}, theta.places))
     with pytest.raises(NotFiniteError, match="embedding from client b"):
         run.fit(3)
-
-
-@pytest.mark.parametrize("clients", [1, 4])
-def test_a_model_that_changes_its_input_leaves_the_rows_alone(clients):
-    draw = torch.Generator().manual_seed(0)
-    x = {silo: torch.randn(60, 3, generator=draw) for silo in ("a", "b")}
-    before = tree.copy(x)
-    data = partition(x, torch.randn(60, generator=draw), dict.fromkeys(x, clients))
-    block = torch.nn.Sequential(torch.nn.ReLU(inplace=True), torch.nn.Linear(3, 1))
-    run = Run(
-        TDCD(local_steps=2, lr=0.1, batch=None), Task(dict.fromkeys(x, block), "squared"), data
-    )
-    run.fit(2, every=1)
-    assert tree.largest_difference(dict(data.x), before) == 0

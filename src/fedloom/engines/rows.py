@@ -42,7 +42,7 @@ class Held:
         )
 
     def all(self, silos: tuple[str, ...]) -> Pair:
-        """All rows, [silos, rows, ...]: a copy, for a model may change its input in place."""
+        """All rows, [silos, rows, ...]."""
         x, y = self._of(silos)
         return torch.stack(x), torch.stack(y) if y else None
 
