@@ -178,6 +178,8 @@ def sent(tree: Tree, device: torch.device) -> Tree:
     """Where a device computes; a GPU is not waited for."""
 
     if device.type != "cuda":
+        if type(tree) is Tensor:
+            return tree if tree.device == device else tree.to(device)
         return map_tensors(lambda a: a.to(device), tree)
 
     def one(a: Tensor) -> Tensor:

@@ -40,7 +40,7 @@ class Cuts:
         self, axis: Axis, alike: Sequence[Silos], cost: Mapping[str, Cost], device: torch.device
     ):
         self._axis, self.alike, self._cost, self._device = axis, alike, cost, device
-        self._known: dict[tuple[Silos, bytes], Chunk] = {}
+        self._known: dict[tuple[Silos, bytes], tuple[Ints | None, Chunk]] = {}
 
     def begin(self) -> None:
         """A new round: what was computed in the last one is not needed any more."""
@@ -89,7 +89,11 @@ class Cuts:
         values: Sequence[Lazy],
     ) -> Iterator[Chunk]:
         """Chunks of these clients. What is heavy to compute is computed ahead."""
-        cost, groups = self._cost[silos[0]], [places]
+        cost, groups, key = self._cost[silos[0]], [places], (silos, places.tobytes())
+        if shapes is None and key in self._known:  # what a round computes for them, it does once
+            rows, chunk = self._known[key]
+            if rows is widths and len(chunk.memo) <= MEMO:
+                return iter([chunk])
         if shapes is not None:
             groups = [places[shapes[places] == kind] for kind in np.unique(shapes[places])]
         cuts = [
@@ -98,18 +102,11 @@ class Cuts:
             for cut in cost.cut(group, None if widths is None else widths[group])
         ]
         if len(cuts) == 1 and self._device.type == "cpu":
-            return iter([self._chunk(silos, cuts[0])])
+            self._known[key] = widths, self._axis.chunk(silos, cuts[0])
+            return iter([self._known[key][1]])
         chunks = (self._axis.chunk(silos, cut) for cut in cuts)
         heavy = len(cuts) > 1 and widths is not None and cost.heavy(int(widths[cuts[0]].sum()))
         return self._ahead(chunks, values) if heavy else chunks
-
-    def _chunk(self, silos: Silos, places: Ints) -> Chunk:
-        """All clients of some silos: what a round computes for them, it computes once."""
-        key = silos, places.tobytes()
-        known = self._known.get(key)
-        if known is None or len(known.memo) > MEMO:
-            known = self._known[key] = self._axis.chunk(silos, places)
-        return known
 
     def _ahead(self, chunks: Iterator[Chunk], values: Sequence[Lazy]) -> Iterator[Chunk]:
         """Computed by as many threads as torch has."""

@@ -50,7 +50,8 @@ class Held:
         """Each client's, by their numbers."""
         if chunk.mixed and (joined := self._together(chunk.silos)) is not None:
             x, y = joined
-            rows = through(chunk, rows, len(x) // len(chunk.silos))
+            before = tree.sent(torch.from_numpy(chunk.of * len(self.x[chunk.silos[0]])), x.device)
+            rows = rows + before.reshape(-1, *[1] * (rows.ndim - 1))
             return rows_at(x, rows), None if y is None else rows_at(y, rows)
         each, labels = self._of(chunk.silos)
         return _taken(chunk, each, rows), _taken(chunk, labels, rows) if labels else None
@@ -67,12 +68,6 @@ class Held:
     def _of(self, silos: tuple[str, ...]) -> tuple[list[Tensor], list[Tensor]]:
         labels = [mine for silo in silos if (mine := self.y[silo]) is not None]
         return [self.x[silo] for silo in silos], labels
-
-
-def through(chunk: Chunk, at: Tensor, size: int) -> Tensor:
-    """Positions among `size`, counted through those of all silos of a chunk."""
-    before = tree.sent(torch.from_numpy(chunk.of * size), at.device)
-    return at + before.reshape(-1, *[1] * (at.ndim - 1))
 
 
 def _taken(chunk: Chunk, values: Sequence[Tensor], rows: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from ..federation.topology import Client
 from ..rng import Ints
 from .axis import Chunk, Value
 from .clientaxis import Lazy, stack
-from .rows import Held, rows_at, through
+from .rows import Held, rows_at
 
 SIXTEEN = 16
 KEPT = 2**25  # bytes of a minibatch's rows that are kept, not taken twice
@@ -30,11 +30,12 @@ KEPT = 2**25  # bytes of a minibatch's rows that are kept, not taken twice
 
 class Spots(NamedTuple):
     """Where the rows of a chunk's clients are. `slots`: [c, b] or [c, Q, b] positions in the
-    minibatch; `mask`: which of them are real; `real`: these, counted through the slots; `at`: their
-    positions, counted through the minibatches of the chunk's silos; `whole`: these are all there
-    are, in their order."""
+    minibatch; `over`: the same, counted through the minibatches of the chunk's silos; `mask`: which
+    of them are real; `real`: these, counted through the slots; `at`: their positions, counted
+    through the minibatches; `whole`: these are all there are, in their order."""
 
     slots: Tensor
+    over: Tensor
     mask: Tensor
     real: Tensor
     at: Tensor
@@ -79,8 +80,9 @@ class Segments(RowMap):
 
     @cached_property
     def _order(self) -> Ints:
-        """Positions, sorted by client and step; pools of rows do not need them."""
-        return np.argsort(self._group, kind="stable") % self.size
+        """Positions, counted through the silos' minibatches, sorted by client and step; pools of
+        rows do not need them."""
+        return np.argsort(self._group, kind="stable")
 
     @cached_property
     def _starts(self) -> Ints:
@@ -106,28 +108,33 @@ class Segments(RowMap):
         at = self._starts[chunk.places][..., None] + column
         real = column < counts
         last = len(self._order) - 1
-        slots = self._order[np.minimum(np.where(real, at, at[..., :1]), last)]
-        shape = (len(chunk.places), *self._lead, len(column))
+        over = self._order[np.minimum(np.where(real, at, at[..., :1]), last)]
+        over = over.reshape(len(chunk.places), *self._lead, len(column))
+        slots = over % self.size
+        if chunk.silos != self._silos:
+            over = slots + self._before(chunk, slots.ndim)
         flat = np.flatnonzero(real)
-        through = slots.reshape(-1)[flat]
-        if chunk.mixed:
-            through = through + self.size * np.repeat(chunk.of, self.rows[chunk.places])
-        return self._found(chunk, slots.reshape(shape), real.reshape(shape), flat, through)
+        return self._found(chunk, slots, over, real.reshape(over.shape), flat)
+
+    def _before(self, chunk: Chunk, axes: int) -> Ints:
+        """How many positions are before those of each client's silo."""
+        return self.size * chunk.of.reshape(-1, *[1] * (axes - 1))
 
     def _pooled(self, chunk: Chunk) -> Spots:
         assert chunk.pool is not None
         slots = chunk.pool.at
-        through = slots + self.size * np.arange(len(slots))[:, None]
+        over = slots + self._before(chunk, 2)
         real = np.ones(slots.shape, dtype=bool)
-        return self._found(chunk, slots, real, np.arange(slots.size), through.reshape(-1))
+        return self._found(chunk, slots, over, real, np.arange(slots.size))
 
-    def _found(self, chunk: Chunk, slots: Ints, mask: Bools, real: Ints, at: Ints) -> Spots:
+    def _found(self, chunk: Chunk, slots: Ints, over: Ints, mask: Bools, real: Ints) -> Spots:
+        at = over.reshape(-1)[real]
         every = len(at) == len(chunk.silos) * self.size
         whole = every and bool((at[1:] > at[:-1]).all())
-        a, b, c, d = (
-            tree.sent(torch.from_numpy(one), self.device) for one in (slots, mask, real, at)
+        a, b, c, d, e = (
+            tree.sent(torch.from_numpy(one), self.device) for one in (slots, over, mask, real, at)
         )
-        return Spots(a, b, c, d, whole)
+        return Spots(a, b, c, d, e, whole)
 
     def owners(self, silos: Sequence[str]) -> Ints:
         """The place of the client of each row of these silos' minibatches, [silos, size]."""
@@ -237,20 +244,17 @@ class Scattered(Lazy):
 
     def _compute(self, chunk: Chunk) -> Value:
         spots = self.segments.spots(chunk)
-        slots = spots.slots
         if chunk.silos not in self._joined:
             mine = [self._rows[silo] for silo in chunk.silos]
             self._joined[chunk.silos] = (
                 Rows(*map(torch.cat, zip(*mine, strict=True))) if chunk.mixed else mine[0]
             )
-        if chunk.mixed:
-            slots = through(chunk, slots, self.segments.size)
         value, counts = self._joined[chunk.silos]
         if chunk.pool is not None and chunk.pool.whole is not None:
             mask = self.segments.shares(chunk, counts)
         else:
-            mask = rows_at(counts, slots) & spots.mask
-        return Value(Rows(rows_at(value, slots), mask), True)
+            mask = rows_at(counts, spots.over) & spots.mask
+        return Value(Rows(rows_at(value, spots.over), mask), True)
 
 
 def few_sizes(rows: int) -> int:
