@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from fedloom import TDCD, Run, Task, linear, partition, tree
 from fedloom.algorithms import local
+from fedloom.algorithms.tdcd import EMBEDDING, MODEL
 from fedloom.engines import lots, rows
 from fedloom.engines.clientaxis import Same
 from fedloom.errors import NotFiniteError, PlacementError
@@ -93,3 +94,26 @@ def test_what_is_not_finite_is_still_found():
     run.state = run.state._replace(theta=AtHubs({**theta.held(), "b": bad}, theta.places))
     with pytest.raises(NotFiniteError, match="embedding from client b"):
         run.fit(3)
+
+
+@pytest.mark.parametrize("clients", [1, 4])
+@pytest.mark.parametrize("shape", [(60,), (1, 60), (2, 60), (2, 30), (30,)])
+def test_all_rows_in_their_order_are_rows_as_any(clients, shape):
+    """Of one minibatch or several."""
+    draw = torch.Generator().manual_seed(0)
+    x = {silo: torch.randn(60, 3, generator=draw) for silo in ("a", "b")}
+    data = partition(x, torch.randn(60, generator=draw), dict.fromkeys(x, clients))
+    task = Task({silo: linear(3) for silo in x}, "squared")
+    ids = (torch.arange(int(np.prod(shape))) % 60).reshape(shape)
+    found = []
+    for engine in ("stacked", "reference"):
+        run = Run(TDCD(batch=12), task, data, engine=engine, precision="float64")
+        fed, theta = run.fed, run.algorithm.start(run.fed).theta
+        fed.begin(0)
+        batch_k, where = fed.minibatch(ids)
+        phi_k = fed.at_clients(local.embed, fed.part, fed.to_clients(MODEL, theta), batch_k)
+        found.append((fed.read(batch_k), fed.read(fed.gather(EMBEDDING, phi_k, where))))
+    (mine, gathered), (theirs, wanted) = found
+    assert tree.largest_difference(gathered, wanted) < 1e-12
+    for client, batch in theirs.items():
+        assert torch.equal(mine[client].x[mine[client].mask], batch.x[batch.mask])

@@ -203,7 +203,8 @@ class Taken(Lazy):
 
     def _taken(self, chunk: Chunk) -> Batch:
         spots = self.segments.spots(chunk)
-        if spots.whole and len(spots.slots) == len(chunk.silos) and self.segments.is_all:
+        one_each = spots.slots.shape == (len(chunk.silos), self.segments.size)
+        if one_each and spots.whole and self.segments.is_all:
             return Batch(*self._held.all(chunk.silos), spots.mask)
         rows = rows_at(self.segments.ids, spots.slots)
         return Batch(*self._held.take(chunk, rows), spots.mask)
