@@ -90,6 +90,8 @@ class Stream:
         if 2 * count > size:
             return self.permutation(size)[:count]
         drawn = np.empty(0, dtype=np.int64)
+        if not count:
+            return drawn
         while True:  # the first `count` different values of an endless uniform sequence
             more = self._raw(count - len(drawn) + 16) % np.uint64(size)
             drawn = np.concatenate([drawn, more.astype(np.int64)])

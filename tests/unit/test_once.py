@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from fedloom import TDCD, Run, Task, linear, partition, tree
 from fedloom.algorithms import local
 from fedloom.algorithms.tdcd import EMBEDDING, MODEL
-from fedloom.engines import lots, rows
+from fedloom.engines import chunks, lots, rows
 from fedloom.engines.clientaxis import Same
 from fedloom.errors import NotFiniteError, PlacementError
 from fedloom.federation.placed import AtHubs, OnDemand
@@ -40,6 +40,13 @@ def test_what_a_round_computes_for_the_same_clients_it_computes_once(monkeypatch
     once = computed()
     monkeypatch.setattr(lots, "MEMO", -1)  # nothing is kept: the model comes down a second time
     assert computed() == once + 5
+
+
+def test_only_little_is_kept_for_the_rest_of_a_round(monkeypatch):
+    run = small().fit(1)
+    assert run.fed._cuts._known
+    monkeypatch.setattr(chunks, "SMALL", 0)
+    assert not small().fit(1).fed._cuts._known
 
 
 def test_rows_are_the_same_however_they_are_held(monkeypatch):

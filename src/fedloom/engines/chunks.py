@@ -106,6 +106,11 @@ class Cost:
         """Whether so many rows of one client stay within a chunk's budget."""
         return self.most is None and self.weights + rows * self.row <= self.budget
 
+    def little(self, places: Ints, widths: Ints | None) -> bool:
+        """Whether what these clients hold is little enough to be kept for the rest of a round."""
+        rows = 0 if widths is None else len(places) * int(widths[places].max(initial=0))
+        return len(places) * self.weights + rows * self.row <= SMALL
+
     def _split(self, widths: Ints) -> list[int]:
         """Lengths of the parts of a sorted chunk between which much padding is saved."""
         saved = (len(widths) - np.arange(len(widths))) * (widths[0] - widths) * self.row

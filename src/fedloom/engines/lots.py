@@ -101,7 +101,7 @@ class Cuts:
             for group in groups
             for cut in cost.cut(group, None if widths is None else widths[group])
         ]
-        if len(cuts) == 1 and self._device.type == "cpu":
+        if len(cuts) == 1 and self._device.type == "cpu" and cost.little(places, widths):
             self._known[key] = widths, self._axis.chunk(silos, cuts[0])
             return iter([self._known[key][1]])
         chunks = (self._axis.chunk(silos, cut) for cut in cuts)
