@@ -15,6 +15,8 @@ from .errors import DataError, ModelError
 from .registry import losses
 from .slope import grad
 
+FEW = 16  # classes: numbers that a processor computes at once
+
 
 class Loss(ABC):
     """A loss is summed and averaged elsewhere; here it is one number a row. `goal`: what a model
@@ -105,10 +107,10 @@ class CrossEntropy(Loss):
     def rows(self, scores: Tensor, labels: Tensor) -> Tensor:
         # as F.cross_entropy, by operations that are as fast for many clients at once
         of = torch.arange(scores.shape[-1], device=scores.device) == labels.unsqueeze(-1)
-        return -torch.where(of, scores.log_softmax(-1), 0.0).sum(-1)
+        return -torch.where(of, _log_softmax(scores), 0.0).sum(-1)
 
     def slopes(self, scores: Tensor, labels: Tensor) -> Tensor:
-        return scores.softmax(-1) - F.one_hot(labels, scores.shape[-1])
+        return _log_softmax(scores).exp() - F.one_hot(labels, scores.shape[-1])
 
     def labels(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
         whole = labels.to(torch.int64)
@@ -122,3 +124,12 @@ class CrossEntropy(Loss):
                 f"cross-entropy: the model gives {width} scores a row, the labels go up to "
                 f"{int(labels.max())}"
             )
+
+
+def _log_softmax(scores: Tensor) -> Tensor:
+    """Of few classes torch's own, on a CPU, goes number by number: up to seven times slower."""
+    few = scores.shape[-1] < FEW and scores.dtype.itemsize >= 4
+    if not few or scores.device.type != "cpu":
+        return scores.log_softmax(-1)
+    below = scores - scores.detach().amax(-1, keepdim=True)  # no exp overflows
+    return below - below.exp().sum(-1, keepdim=True).log()

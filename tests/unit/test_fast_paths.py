@@ -128,10 +128,25 @@ def test_blocks_are_called_as_functions():
     assert all(isinstance(value, nn.Parameter) for value in block.module.parameters())
 
 
-def test_cross_entropy_is_torch_s():
-    scores, labels = torch.randn(50, 7), torch.randint(7, (50,))
+@pytest.mark.parametrize("classes", [1, 2, 10, 15, 16, 40])
+@pytest.mark.parametrize("size", [1.0, 1e3])
+def test_cross_entropy_and_its_slopes_are_torch_s(classes, size):
+    draw = torch.Generator().manual_seed(classes)
+    scores = size * torch.randn(50, classes, dtype=torch.float64, generator=draw)
+    labels = torch.randint(classes, (50,), generator=draw)
     wanted = torch.nn.functional.cross_entropy(scores, labels, reduction="none")
-    assert torch.equal(CrossEntropy().rows(scores, labels), wanted)
+    loss = CrossEntropy()
+    torch.testing.assert_close(loss.rows(scores, labels), wanted, rtol=1e-12, atol=1e-12)
+    in_single = loss.rows(scores.float(), labels)
+    torch.testing.assert_close(in_single, wanted.float(), rtol=1e-5, atol=1e-5)
+    slopes = torch.func.grad(lambda z: loss.rows(z, labels).sum())(scores)
+    fresh = scores.clone().requires_grad_()
+    torch.nn.functional.cross_entropy(fresh, labels, reduction="sum").backward()
+    for found in (slopes, loss.slopes(scores, labels)):
+        torch.testing.assert_close(found, fresh.grad, rtol=1e-12, atol=1e-12)
+
+
+def test_cross_entropy_of_huge_scores_is_finite():
     assert torch.isfinite(CrossEntropy().rows(torch.tensor([[1e30, -1e30]]), torch.tensor([1])))
 
 
