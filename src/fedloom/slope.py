@@ -32,6 +32,7 @@ except ImportError:
 
 Way = Callable[[Hashable, Callable[..., Any], Sequence[Any]], Any]
 _way: ContextVar[Way | None] = ContextVar("derivatives of many clients", default=None)
+_shorter: ContextVar[bool] = ContextVar("whether there may be a shorter way", default=False)
 
 
 @contextmanager
@@ -43,6 +44,21 @@ def derivatives_by(way: Way | None) -> Iterator[None]:
         yield
     finally:
         _way.reset(before)
+
+
+@contextmanager
+def shortening() -> Iterator[None]:
+    """Local work may take a shorter way to the same result, up to its last digits."""
+    before = _shorter.set(True)
+    try:
+        yield
+    finally:
+        _shorter.reset(before)
+
+
+def shortened() -> bool:
+    """Whether it may, here: not where derivatives are computed by another way."""
+    return _shorter.get() and _way.get() is None
 
 
 def whole(f: Callable[..., Any]) -> Callable[..., Any]:

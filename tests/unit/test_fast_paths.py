@@ -408,7 +408,7 @@ def test_convolutions_as_products(kind, close, channels, taps, stride):
 
 
 def test_a_gpu_sees_few_different_numbers_of_rows():
-    sizes = {rows: segments.few_sizes(rows) for rows in range(2000)}
+    sizes = {rows: chunks.few_sizes(rows) for rows in range(2000)}
     assert all(rows <= size <= rows + max(1, rows // 16) for rows, size in sizes.items())
     assert sizes[0] == 0
     assert len({size for rows, size in sizes.items() if 1024 < size <= 2048}) <= 16

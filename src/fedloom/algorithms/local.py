@@ -19,8 +19,10 @@ from ..federation.placed import Batch, Rows
 from ..models.task import Part, Theta
 from ..rng import Streams
 from ..slope import by_row, grad, whole
+from . import fewrows
 
 T = TypeVar("T", Rows, Batch)
+D = TypeVar("D")
 PartLoss = Callable[[Theta, Part, Rows, Batch], Tensor]
 
 
@@ -63,7 +65,7 @@ def mean_over(mask: Tensor, per_row: Tensor) -> Tensor:
     return torch.where(mask, per_row, 0.0).sum() / mask.sum().clamp(min=1)
 
 
-def descend(theta: Theta, slope: Theta, mask: Tensor, lr: Tensor, l2: float) -> Theta:
+def descend(theta: D, slope: D, mask: Tensor, lr: Tensor, l2: float) -> D:
     """One step; a client without a row that counts takes none, whatever its slope is."""
     moves = mask.any()
     if l2:
@@ -106,6 +108,8 @@ def sgd(
     """Eqn. 5, one step for each entry of lr, on the same rows or on those of that step; `prox` is
     the weight of |theta - where it started|^2 / 2."""
     start = theta if prox else None
+    if start is None and shield is None and fewrows.are_few(part, theta, given, batch):
+        return fewrows.sgd(loss, part, theta, given, batch, lr, l2, descend)
     for q, eta in enumerate(lr):
         given_q, batch_q = of_step(given, q), of_step(batch, q)
         if shield is None:

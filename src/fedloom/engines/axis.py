@@ -146,7 +146,7 @@ class Chunk:
     counts: tuple[int, ...]
     named: bool = False
     pool: Pool | None = None
-    memo: dict[Any, Value] = field(default_factory=dict)
+    memo: dict[Any, Any] = field(default_factory=dict)
 
     @property
     def mixed(self) -> bool:

@@ -9,6 +9,7 @@ which its last digits depend on.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,7 +27,25 @@ PIECES = 5  # chunks of a GPU, for the sake of padding alone
 SMALL = 4 * 2**20  # bytes of all clients' models for which silos share chunks
 PART = 128 * 2**20  # bytes of a piece of rows of one model
 FEW = 256 * 2**10  # bytes of rows that clients may as well be padded for
+LITTLE = 4 * 2**10  # bytes of a row of which three more do not matter, beside as many weights
+FOUR = 4  # rows: batched products of one, two or three of them with weights take longer
+SIXTEEN = 16
 HEAVY = 256 * 2**10  # bytes of rows in a chunk from which it is worth a thread of its own
+
+
+def exactly(rows: int) -> int:
+    return rows
+
+
+def in_fours(rows: int) -> int:
+    return -(-rows // FOUR) * FOUR
+
+
+def few_sizes(rows: int) -> int:
+    """A little more than so many rows, so that there are few different numbers: a GPU's kernels are
+    chosen by size. An even one up to 63 rows, from there on at most a sixteenth more."""
+    step = 1 << max(1, (rows // SIXTEEN).bit_length() - 1)
+    return -(-rows // step) * step
 
 
 @dataclass(frozen=True)
@@ -35,7 +54,7 @@ class Cost:
     kept of one row until its derivative is taken, `most`: clients at once (None: by the budget),
     `few`: bytes of all clients' models for which silos share chunks, `even`: chunks of equal
     numbers of clients, so that what is compiled for one suits them all, `piece`: bytes of the rows
-    of one model that are computed at once."""
+    of one model whose derivatives are computed at once, `columns`: for so many rows of a client."""
 
     weights: int
     row: int
@@ -45,6 +64,7 @@ class Cost:
     few: int = SMALL
     even: bool = False
     piece: int = PART
+    columns: Callable[[int], int] = exactly
 
     @staticmethod
     def of(part: Part, most: int | None, compiled: bool = False) -> Cost:
@@ -59,7 +79,12 @@ class Cost:
             most = 1  # they run one by one: results are passed on as they come
         params = {**part.block.initial(0), **({} if part.head is None else part.head.initial(0))}
         even = compiled and part.device.type == "cuda"
-        return Cost(tree.nbytes(params), kept_bytes(part), budget, most, spare, few, even, piece)
+        weights, row, columns = tree.nbytes(params), kept_bytes(part), exactly
+        if part.device.type == "cuda":
+            columns = few_sizes
+        elif most is None and row <= LITTLE and FOUR * row <= weights:
+            columns = in_fours
+        return Cost(weights, row, budget, most, spare, few, even, piece, columns)
 
     def __str__(self) -> str:
         if self.most is not None:
@@ -91,6 +116,10 @@ class Cost:
         most = min(clients, max(needed, min(PIECES, rows * self.row // PIECE), 1))
         near = (n for n in (most, most + 1, most - 1) if n >= needed and n and clients % n == 0)
         return next(near, most)
+
+    def width(self, rows: int) -> int:
+        """Columns for so many rows of a client; at least one, so that there is something."""
+        return self.columns(max(1, rows))
 
     def small(self, clients: int) -> bool:
         """Whether the models of so many clients are so small that those of several silos are
@@ -128,10 +157,12 @@ class Cost:
         clients' steps take them again, in chunks."""
         return rows * self.row > FEW
 
-    def pieces(self, rows: int) -> int:
+    def pieces(self, rows: int, derivative: bool) -> int:
         """In how many pieces so many rows of one model are computed: an even number, for threads,
-        if they do not fit in one."""
-        needed = max(1, -(-rows * self.row // self.piece))
+        if they do not fit in one. What is only embedded needs no large ones, but for layers that
+        go from step to step."""
+        piece = self.piece if derivative or self.most is not None else self.budget
+        needed = max(1, -(-rows * self.row // piece))
         return needed + (needed > 1 and needed % 2)
 
 

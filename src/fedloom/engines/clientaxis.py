@@ -26,6 +26,7 @@ from ..federation.schedule import Bools
 from ..federation.topology import Client
 from ..models.task import NamelessPart, Part, SiloAsked
 from ..rng import Ints
+from ..slope import shortening
 from .axis import Chunk, Value, beside
 from .replay import Player
 
@@ -241,7 +242,8 @@ class Mapped(Lazy):
 
         def mapped(*trees: Any) -> Any:
             along = (0 if axis else None for axis in stacked)
-            return vmap(f, in_dims=tuple(map(tree.axes, trees, along)))(*trees)
+            with shortening():
+                return vmap(f, in_dims=tuple(map(tree.axes, trees, along)))(*trees)
 
         return wraps(f)(lambda *trees: self._play((self.f, stacked), mapped, trees))
 

@@ -6,8 +6,9 @@ for the clients of all such silos at once. How long chunks are, chunks.py says.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ from .threads import ahead
 
 MEMO = 32  # values of clients that are kept: asynchronous rounds have very many
 Silos = tuple[str, ...]
+Work = Callable[[Chunk], object]  # kept in the chunk's memo
 
 
 @dataclass
@@ -46,24 +48,39 @@ class Cuts:
         """A new round: what was computed in the last one is not needed any more."""
         self._known.clear()
 
-    def lots(self, scope: Sequence[str], there: Bools, values: Sequence[Lazy]) -> Iterator[Lot]:
+    def lots(
+        self, scope: Sequence[str], there: Bools, values: Sequence[Lazy], work: Work
+    ) -> Iterator[Lot]:
         """Silos with the chunks of those of their clients who are there, never two of different
-        shapes together. Silos that are alike make one lot if their clients' models are small."""
+        shapes together. Silos that are alike make one lot if their clients' models are small. What
+        is heavy is done ahead, whichever lot it is in (`work`: what will be asked of a chunk)."""
         shapes = together([value.shapes() for value in values])
         widths = widest([value.widths() for value in values])
+        found: list[tuple[Silos, list[Ints]]] = []
         for silos in self._together(scope):
             places = self._axis.places(there, silos)
             one_shape = shapes is None or len(set(shapes[places].tolist())) < 2
             small = len(silos) > 1 and one_shape and self._cost[silos[0]].small(len(places))
             if small and all(can_mix(value, silos) for value in values):
-                yield Lot(silos, self._cut(silos, places, None, widths, values))
+                found.append((silos, self._cut(silos, places, None, widths)))
                 continue
             for silo in silos:
                 places = self._axis.places(there, (silo,))
-                yield Lot((silo,), self._cut((silo,), places, shapes, widths, values))
+                found.append(((silo,), self._cut((silo,), places, shapes, widths)))
+        chunks = self._chunks(found, widths, keep=shapes is None)
+        if self._heavy(found, widths):
+            chunks = self._ahead(chunks, work)
+        for silos, cuts in found:
+            yield Lot(silos, islice(chunks, len(cuts)))
 
     def pools(
-        self, scope: Sequence[str], there: Bools, lazy: Lazy, where: Segments, mean: bool
+        self,
+        scope: Sequence[str],
+        there: Bools,
+        lazy: Lazy,
+        where: Segments,
+        mean: bool,
+        work: Work,
     ) -> Iterator[Lot]:
         """Silos as lots in which each silo has one client, with all rows."""
         for alike in self._together(scope):
@@ -71,45 +88,52 @@ class Cuts:
             mixed = all_there and cost.tiny(len(alike)) and can_mix(lazy, alike)
             for silos in [alike] if mixed else [(silo,) for silo in alike]:
                 pools = Pools(self._axis, where, there, silos, mean)
-                pieces = cost.pieces(pools.rows)
+                pieces = cost.pieces(pools.rows, mean)
                 chunks = pools.chunks(pieces)
                 heavy = pieces > 1 and cost.heavy(pools.rows // pieces)
-                yield Lot(silos, self._ahead(chunks, [lazy]) if heavy else chunks)
+                yield Lot(silos, self._ahead(chunks, work) if heavy else chunks)
 
     def _together(self, scope: Sequence[str]) -> Sequence[Silos]:
         """Silos that may share a lot: some of them alone never do."""
         return self.alike if len(scope) == len(self._cost) else [(silo,) for silo in scope]
 
     def _cut(
-        self,
-        silos: Silos,
-        places: Ints,
-        shapes: Ints | None,
-        widths: Ints | None,
-        values: Sequence[Lazy],
-    ) -> Iterator[Chunk]:
-        """Chunks of these clients. What is heavy to compute is computed ahead."""
-        cost, groups, key = self._cost[silos[0]], [places], (silos, places.tobytes())
-        if shapes is None and key in self._known:  # what a round computes for them, it does once
-            rows, chunk = self._known[key]
-            if rows is widths and len(chunk.memo) <= MEMO:
-                return iter([chunk])
+        self, silos: Silos, places: Ints, shapes: Ints | None, widths: Ints | None
+    ) -> list[Ints]:
+        """These clients, in chunks."""
+        cost, groups = self._cost[silos[0]], [places]
         if shapes is not None:
             groups = [places[shapes[places] == kind] for kind in np.unique(shapes[places])]
-        cuts = [
+        return [
             cut
             for group in groups
             for cut in cost.cut(group, None if widths is None else widths[group])
         ]
-        if len(cuts) == 1 and self._device.type == "cpu" and cost.little(places, widths):
-            self._known[key] = widths, self._axis.chunk(silos, cuts[0])
-            return iter([self._known[key][1]])
-        chunks = (self._axis.chunk(silos, cut) for cut in cuts)
-        heavy = len(cuts) > 1 and widths is not None and cost.heavy(int(widths[cuts[0]].sum()))
-        return self._ahead(chunks, values) if heavy else chunks
 
-    def _ahead(self, chunks: Iterator[Chunk], values: Sequence[Lazy]) -> Iterator[Chunk]:
-        """Computed by as many threads as torch has."""
-        if self._device.type != "cpu":
-            return chunks
-        return ahead(chunks, lambda chunk: [value.value(chunk) for value in values])
+    def _chunks(
+        self, found: Sequence[tuple[Silos, list[Ints]]], widths: Ints | None, keep: bool
+    ) -> Iterator[Chunk]:
+        """One after the other, as they are asked for: what is computed for one goes with it. What
+        a round computes for the same few clients, it does once (`keep`)."""
+        for silos, cuts in found:
+            keeps = keep and len(cuts) == 1 and self._device.type == "cpu"
+            for cut in cuts:
+                chunk = self._axis.chunk(silos, cut)
+                if keeps and self._cost[silos[0]].little(cut, widths):
+                    key = silos, chunk.places.tobytes()
+                    rows, known = self._known.get(key, (None, None))
+                    if known is not None and rows is widths and len(known.memo) <= MEMO:
+                        chunk = known
+                    self._known[key] = widths, chunk
+                yield chunk
+
+    def _heavy(self, found: Sequence[tuple[Silos, list[Ints]]], widths: Ints | None) -> bool:
+        """Whether at least two chunks are worth a thread each."""
+        if widths is None:
+            return False
+        each = ((self._cost[silos[0]], cut) for silos, cuts in found for cut in cuts)
+        return sum(cost.heavy(int(widths[cut].sum())) for cost, cut in each) > 1
+
+    def _ahead(self, chunks: Iterator[Chunk], work: Work) -> Iterator[Chunk]:
+        """By as many threads as torch has."""
+        return ahead(chunks, work) if self._device.type == "cpu" else chunks

@@ -29,6 +29,7 @@ CALLS = 150  # of a function before it is traced,
 WORTH = 0.02  # seconds they must have taken in the mean: 3 s in all, about what tracing takes
 SLOW = 0.1  # seconds of a call in which the overhead no longer counts,
 AHEAD = 1.0  # or, of one in a thread of its own, where others wait for it
+VARIANTS = 3  # of a function, for different sizes
 KEPT = 64  # functions remembered,
 QUICK = 4096  # and sizes of their tensors
 
@@ -74,8 +75,8 @@ class Player:
         entry = self._quick.get((key, form, kinds, sizes))
         if entry is None:
             single = tuple(tuple(n == 1 for n in shape) for shape in sizes)  # torch traces it apart
-            entry = self._entry((key, form, kinds, single))
-            if entry.play is not None and self._holds(entry, f, tensors, sizes):
+            entry = self._suitable((key, form, kinds, single), f, tensors, sizes)
+            if entry.known.get(sizes):
                 if len(self._quick) >= QUICK:
                     self._quick.clear()
                 self._quick[key, form, kinds, sizes] = entry
@@ -103,15 +104,37 @@ class Player:
                     self._due.setdefault(id(entry), (entry, f, tensors, form))
         return result
 
+    def _suitable(
+        self,
+        key: tuple[Hashable, ...],
+        f: Callable[..., Any],
+        tensors: Sequence[Tensor],
+        sizes: Sizes,
+    ) -> Entry:
+        """What was written down for such sizes, or will be: a function may do other things with
+        other sizes, so that what does not hold for some of them stays beside what does."""
+        variants = VARIANTS if self._compile is None else 1
+        for variant in range(variants):
+            entry = self._entry((*key, variant))
+            last = variant == variants - 1
+            if entry.play is None or self._holds(entry, f, tensors, sizes, last) or entry.tries:
+                break
+        return entry
+
     def _holds(
-        self, entry: Entry, f: Callable[..., Any], tensors: Sequence[Tensor], sizes: Sizes
+        self,
+        entry: Entry,
+        f: Callable[..., Any],
+        tensors: Sequence[Tensor],
+        sizes: Sizes,
+        last: bool,
     ) -> bool:
-        """Whether what was written down is right for these sizes."""
+        """Whether what was written down is right for these sizes. `last`: else nothing will be."""
         if sizes not in entry.known:
             assert entry.unmet is not None
             unmet = entry.unmet(tensors)
             entry.known[sizes] = unmet is None
-            if unmet is not None and not entry.tries and not entry.told:
+            if unmet is not None and not entry.tries and last and not entry.told:
                 entry.told = True
                 self._tell("%s runs as it is for some sizes: %s", f, ValueError(unmet))
         return entry.known[sizes]

@@ -24,7 +24,6 @@ from .axis import Chunk, Value
 from .clientaxis import Lazy, stack
 from .rows import Held, rows_at
 
-SIXTEEN = 16
 KEPT = 2**25  # bytes of a minibatch's rows that are kept, not taken twice
 
 
@@ -46,7 +45,7 @@ class Segments(RowMap):
     """Which positions of a minibatch each client fills: positions sorted by client and step.
 
     `ids` are [B] or [Q, B]; `owner`: by silo, the place of each row's client on the axis, which has
-    `clients` places; `padding` adds columns that mean nothing (a test uses it).
+    `clients` places; `width`: columns for so many rows of a silo's client.
     """
 
     def __init__(
@@ -54,14 +53,14 @@ class Segments(RowMap):
         ids: Tensor,
         owner: Mapping[str, Ints],
         clients: int,
-        padding: int,
+        width: Callable[[str, int], int],
         device: torch.device,
         dtype: torch.dtype,
     ):
         self.size = ids.numel()
         self.ids = tree.sent(ids.flatten(), device)
         self._lead = tuple(ids.shape[:-1])
-        self._padding, self.device, self.dtype = padding, device, dtype
+        self._width, self.device, self.dtype = width, device, dtype
         self._known: dict[tuple[bytes, ...], Spots] = {}
         steps = ids.shape[0] if self._lead else 1
         rows = self._rows = ids.flatten().numpy()
@@ -104,7 +103,7 @@ class Segments(RowMap):
 
     def _spots(self, chunk: Chunk) -> Spots:
         counts = self._counts[chunk.places][..., None]
-        column = np.arange(self._width(int(counts.max(initial=0))))
+        column = np.arange(self._width(chunk.silos[0], int(counts.max(initial=0))))
         at = self._starts[chunk.places][..., None] + column
         real = column < counts
         last = len(self._order) - 1
@@ -152,11 +151,6 @@ class Segments(RowMap):
         rows = whole.new_zeros(self._clients).index_add_(0, who, (whole > 0).to(whole.dtype))
         each = whole / rows.index_select(0, who).clamp_(min=1)
         return each.index_select(0, self.spots(chunk).at).reshape(len(chunk.silos), -1)
-
-    def _width(self, rows: int) -> int:
-        """Columns for so many rows."""
-        rows = few_sizes(rows) if self.device.type == "cuda" else rows
-        return max(1, rows) + self._padding
 
     def put(self, chunk: Chunk, value: Value, rows: Tensor, mask: Tensor) -> Tensor:
         """Write a chunk's rows where they belong in the minibatches of its silos; returns them,
@@ -256,10 +250,3 @@ class Scattered(Lazy):
         else:
             mask = rows_at(counts, spots.over) & spots.mask
         return Value(Rows(rows_at(value, spots.over), mask), True)
-
-
-def few_sizes(rows: int) -> int:
-    """A little more than so many rows, so that there are few different numbers: a GPU's kernels are
-    chosen by size. An even one up to 63 rows, from there on at most a sixteenth more."""
-    step = 1 << max(1, (rows // SIXTEEN).bit_length() - 1)
-    return -(-rows // step) * step

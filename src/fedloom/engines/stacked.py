@@ -52,7 +52,7 @@ from .clientaxis import (
 )
 from .compiling import Compiler
 from .convolutions import of_clients
-from .lots import Cuts, Lot, Silos
+from .lots import Cuts, Lot, Silos, Work
 from .pools import one_for_all, rows_given, rows_of, rows_of_mean
 from .replay import CALLS, Player
 from .rows import Held
@@ -177,8 +177,11 @@ class StackedEngine(Fabric):
 
     def minibatch(self, ids: Tensor) -> tuple[AtClients[Batch], RowMap]:
         owner = {silo: self._owner[silo] for silo in self.scope}
-        where = Segments(ids, owner, self._axis.size, self._padding, self.device, self.dtype)
+        where = Segments(ids, owner, self._axis.size, self._width, self.device, self.dtype)
         return Taken(self.held, where, self._all, self.scope), where
+
+    def _width(self, silo: str, rows: int) -> int:
+        return self._cost[silo].width(rows) + self._padding
 
     def row_noise(
         self, where: RowMap, ids: Tensor, sizes: Mapping[str, tuple[int, int]], once: bool = False
@@ -325,7 +328,11 @@ class StackedEngine(Fabric):
         """The minibatches of silos, one after the other, and which of their rows came."""
         worth = all(self._cost[silo].many(where.size) for silo in self.scope)
         pooled = self._pooling and worth and rows_of(lazy) is where
-        for lot in self._pools(there, lazy, where) if pooled else self._lots(there, lazy):
+        for lot in (
+            self._pools(there, lazy, where, lazy.value)
+            if pooled
+            else self._lots(there, lazy.value, lazy)
+        ):
             shape, dtype = self._spec(kind, lot.silos[0])
             size = len(lot.silos) * where.size
             rows = torch.zeros(size, *shape, dtype=dtype, device=self.device)
@@ -389,14 +396,25 @@ class StackedEngine(Fabric):
     ) -> Iterator[tuple[Silos, Any, list[float]]]:
         """Sums over the clients of silos, each tensor with a first axis for these silos."""
         pool = rows_of_mean(lazy) if self._pooling and weights is None else None
-        times = None
-        if pool is not None:
-            lots = self._pools(there, lazy, pool, mean=True)
-        else:
+        times: Ints | None = None
+        if pool is None:
             there, times = self._spared(there, lazy, weights)
-            lots = self._lots(there, lazy, weights)
+
+        def sums(chunk: Chunk) -> tuple[Any, Sequence[float]]:
+            if sums not in chunk.memo:
+                chunk.memo[sums] = self._sum_of(kind, chunk, lazy, weights, like, times)
+            return chunk.memo[sums]
+
+        if pool is not None:
+            lots = self._pools(there, lazy, pool, sums, mean=True)
+        else:
+            lots = self._lots(there, sums, lazy, weights)
         for lot in lots:
-            total, parts = self._sum(kind, lot, lazy, weights, like, times)
+            total, parts = None, [0.0] * len(lot.silos)
+            for chunk in lot.chunks:
+                part, shares = sums(chunk)
+                total = part if total is None else tree.add(total, part)
+                parts = [a + b for a, b in zip(parts, shares, strict=True)]
             if total is not None:
                 yield lot.silos, total, parts
 
@@ -412,35 +430,17 @@ class StackedEngine(Fabric):
         spared, times = one_for_all(self._axis, idle, self.scope)
         return there & ~spared, times
 
-    def _sum(
-        self,
-        kind: Kind,
-        lot: Lot,
-        lazy: Lazy,
-        weights: Lazy | None,
-        like: Mapping[str, Any],
-        times: Ints | None,
-    ) -> tuple[Any, list[float]]:
-        """Weighted sums over each silo's clients, chunk by chunk, and the sums of the weights.
-        `times`: how many clients each of them stands for."""
-        total, parts = None, [0.0] * len(lot.silos)
-        for chunk in lot.chunks:
-            part, shares = self._sum_of(kind, lot, chunk, lazy, weights, like, times)
-            total = part if total is None else tree.add(total, part)
-            parts = [a + b for a, b in zip(parts, shares, strict=True)]
-        return total, parts
-
     def _sum_of(
         self,
         kind: Kind,
-        lot: Lot,
         chunk: Chunk,
         lazy: Lazy,
         weights: Lazy | None,
         like: Mapping[str, Any],
         times: Ints | None,
     ) -> tuple[Any, Sequence[float]]:
-        """The same of one chunk: what its clients have is not held any longer."""
+        """Weighted sums over each silo's clients of one chunk, and the sums of the weights.
+        `times`: how many clients each of them stands for."""
         count, w = len(chunk.places), None if chunk.pool is None else chunk.pool.parts
         value = lazy.value(chunk)
         form = tree.signature(value.tree, int(value.stacked))
@@ -448,7 +448,7 @@ class StackedEngine(Fabric):
             w = weights.value(chunk).numbers(count).to(self.dtype).double()
         at = 0 if w is None else int(w.argmin())
         lowest = 1.0 if w is None else float(w[at])
-        for silo in lot.silos:
+        for silo in chunk.silos:
             self._check_mean(kind, self._client(chunk, at), form, lowest, like[silo])
         if times is not None:
             more = tree.sent(torch.from_numpy(times[chunk.places]), self.device).double()
@@ -535,21 +535,21 @@ class StackedEngine(Fabric):
 
     # Chunks
 
-    def _lots(self, there: Bools, *lazy: Lazy | None) -> Iterator[Lot]:
+    def _lots(self, there: Bools, work: Work, *lazy: Lazy | None) -> Iterator[Lot]:
         values = [value for value in lazy if value is not None]
-        return self._cuts.lots(self.scope, self._here(there), values)
+        return self._cuts.lots(self.scope, self._here(there), values, work)
 
     def _pools(
-        self, there: Bools, lazy: Lazy, where: Segments, mean: bool = False
+        self, there: Bools, lazy: Lazy, where: Segments, work: Work, mean: bool = False
     ) -> Iterator[Lot]:
-        return self._cuts.pools(self.scope, self._here(there), lazy, where, mean)
+        return self._cuts.pools(self.scope, self._here(there), lazy, where, mean, work)
 
     def _here(self, there: Bools) -> Bools:
         """Those of them that are computed here."""
         return there
 
     def _chunks(self, there: Bools, lazy: Lazy) -> Iterator[Chunk]:
-        return (chunk for lot in self._lots(there, lazy) for chunk in lot.chunks)
+        return (chunk for lot in self._lots(there, lazy.value, lazy) for chunk in lot.chunks)
 
     def _one_by_one(self, there: Bools) -> Iterator[Chunk]:
         for silo in self.scope:

@@ -22,6 +22,7 @@ def ahead(items: Iterable[T], work: Callable[[T], object]) -> Iterator[T]:
         yield from items
         return
     pool, waiting = _pool(threads), deque[tuple[T, Future[object]]]()
+    torch.set_num_threads(1)  # torch's own threads wait for more by turning round and round
     try:
         for item in items:
             waiting.append((item, pool.submit(work, item)))
@@ -30,6 +31,7 @@ def ahead(items: Iterable[T], work: Callable[[T], object]) -> Iterator[T]:
         while waiting:
             yield _done(*waiting.popleft())
     finally:
+        torch.set_num_threads(threads)
         for _, left in waiting:
             left.cancel()
 

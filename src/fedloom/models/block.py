@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable, Hashable
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -42,6 +42,22 @@ class Block:
         if isinstance(self._make, partial):
             return (self._make.func, str(self._make.args), str(self._make.keywords))
         return self._make or id(self)
+
+    @cached_property
+    def first(self) -> str | None:
+        """The weights of a first layer that is given rows as they are and is linear, if the module
+        is nn.Linear or a Sequential that begins with one."""
+        layers = [("", self.module)]
+        if type(self.module) is nn.Sequential:
+            layers = [(f"{at}.", layer) for at, layer in self.module.named_children()]
+        while layers and type(layers[0][1]) is nn.Flatten:
+            layers.pop(0)
+        if not layers or type(layers[0][1]) is not nn.Linear:
+            return None
+        name, layer = f"{layers[0][0]}weight", layers[0][1]
+        hooks = (layer._forward_hooks, layer._forward_pre_hooks, self.module._forward_pre_hooks)
+        elsewhere = len(_spots(self.module).get(name, ())) != 1
+        return None if elsewhere or any(hooks) or not layer.weight.requires_grad else name
 
     def initial(self, seed: int) -> Params:
         """Parameters at round 0."""
