@@ -60,7 +60,7 @@ class Case:
             self.task(),
             placement or self.placement(),
             device=self.device,
-            **{"replay": 5, **options},
+            **{"replay": 1, **options},
         )
 
     def with_(self, **changes: Any) -> Case:

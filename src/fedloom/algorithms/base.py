@@ -251,7 +251,7 @@ class MinibatchSGD(Algorithm):
     def draw(self, fed: Fabric) -> Draw:
         """zeta: minibatch ids that every party derives alike (line 9)."""
         ids = self.ids(fed, fed.round)
-        batch_k, rows = fed.minibatch(ids if len(ids) > 1 else ids[0])
+        batch_k, rows = fed.minibatch(ids if len(ids) > 1 else ids[0], self.local_steps)
         rule = step_size(self.lr)
         first = fed.round * self.local_steps
         lr = [rule(first + step) for step in range(self.local_steps)]

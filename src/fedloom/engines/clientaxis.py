@@ -92,6 +92,8 @@ class Same(Lazy):
         both = self._together[chunk.silos]
         if both is self._values[chunk.silos[0]]:
             return Value(both, False)
+        if set(chunk.counts) == {1}:
+            return Value(both, True)
         at = beside(torch.from_numpy(chunk.of), both)
         return Value(tree.map_tensors(lambda a: a.index_select(0, at), both), True)
 

@@ -160,7 +160,7 @@ class PartyEngine(Fabric):
 
     # Values
 
-    def minibatch(self, ids: Tensor) -> tuple[AtClients[Batch], RowMap]:
+    def minibatch(self, ids: Tensor, steps: int | None = None) -> tuple[AtClients[Batch], RowMap]:
         slots = {
             client: self._rows.slots(client, ids)
             for silo in self.scope

@@ -68,8 +68,12 @@ class Pools:
         self, axis: Axis, where: Segments, there: Bools, silos: tuple[str, ...], mean: bool
     ):
         self._axis, self._where, self._silos, self._mean = axis, where, silos, mean
-        self._here = there[where.owners(silos)]
         self._clients = [int(there[axis.span[silo]].sum()) for silo in silos]
+        if there.all():
+            self._here = np.ones((len(silos), where.size), dtype=bool)
+            self._at = [np.arange(where.size)] * len(silos)
+            return
+        self._here = there[where.owners(silos)]
         self._at = [np.flatnonzero(mine) for mine in self._here]
         if mean:  # some may be there who have none of the rows: any one, which counts nothing
             self._at = [at if len(at) else np.zeros(1, dtype=np.int64) for at in self._at]
@@ -82,7 +86,8 @@ class Pools:
         at, parts = np.stack(self._at), None
         places = np.array([self._axis.span[silo].start for silo in self._silos])
         pieces = max(1, min(pieces, at.shape[1]))
-        cuts = [cut for cut in np.array_split(at, pieces, axis=1) if cut.size]
+        cuts = np.array_split(at, pieces, axis=1) if pieces > 1 else [at]
+        cuts = [cut for cut in cuts if cut.size]
         whole = None
         if self._mean:
             if not any(self._clients):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,6 +30,8 @@ WORTH = 0.02  # seconds they must have taken in the mean: 3 s in all, about what
 SLOW = 0.1  # seconds of a call in which the overhead no longer counts,
 AHEAD = 1.0  # or, of one in a thread of its own, where others wait for it
 VARIANTS = 3  # of a function, for different sizes
+LEFT = 64 * 2**20  # bytes of what functions leave each other
+BEFORE = 8  # of them that are looked at
 KEPT = 64  # functions remembered,
 QUICK = 4096  # and sizes of their tensors
 
@@ -49,6 +51,29 @@ class Entry:
     unmet: Callable[[Sequence[Tensor]], str | None] | None = None  # why it does not hold
     known: dict[Sizes, bool] = field(default_factory=dict)
     told: bool = False  # that it does not hold for all that came
+    graph: Any = None  # of what is played, as it was traced
+    tied: bool = False  # to what came before it in a round, if that is worth while
+    gives: Gives | None = None
+    takes: Takes | None = None
+
+
+@dataclass
+class Gives:
+    """Another way to play a function, with more results, which another one is given. `by`: the
+    arguments that both have; `own`: how many results are its own."""
+
+    play: Callable[..., Any]
+    by: tuple[int, ...]
+    own: int
+
+
+@dataclass
+class Takes:
+    """Another way to play a function, given what the giver left. `by`: the same arguments."""
+
+    play: Callable[..., Any]
+    by: tuple[int, ...]
+    giver: Entry
 
 
 Compile = Callable[..., Callable[..., Any]]  # a graph and fake tensors to a function of tensors
@@ -63,6 +88,8 @@ class Player:
         self._after, self._compile = after, compile
         self._entries: OrderedDict[Hashable, Entry] = OrderedDict()
         self._quick: dict[Hashable, Entry] = {}  # by sizes that they hold for
+        self._before: deque[tuple[Entry, Sequence[Tensor]]] = deque(maxlen=BEFORE)
+        self._left: dict[tuple[int, ...], tuple[Sequence[Tensor], Sequence[Tensor]]] = {}
         self._due: dict[int, tuple[Entry, Callable[..., Any], Sequence[Tensor], tree.Form]] = {}
 
     def __call__(self, key: Hashable, f: Callable[..., Any], args: Sequence[Any]) -> Any:
@@ -80,10 +107,10 @@ class Player:
                 if len(self._quick) >= QUICK:
                     self._quick.clear()
                 self._quick[key, form, kinds, sizes] = entry
-        if (play := entry.play) is not None and entry.known.get(sizes):
+        if entry.play is not None and entry.known.get(sizes):
             try:
                 with torch.no_grad():
-                    return tree.joined(entry.form, play(*tensors))
+                    return tree.joined(entry.form, self._played(entry, tensors))
             except (RuntimeError, AssertionError) as problem:
                 # the plain call says whether it is the data's
                 self._tell("%s is not played again: %s", f, problem)
@@ -103,6 +130,51 @@ class Player:
                 else:
                     self._due.setdefault(id(entry), (entry, f, tensors, form))
         return result
+
+    def _played(self, entry: Entry, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        """What a function gives: of what another one left, if that was of the same tensors."""
+        assert entry.play is not None
+        if entry.graph is None or threading.current_thread() is not threading.main_thread():
+            return entry.play(*tensors)
+        if not entry.tied:
+            self._tie(entry, tensors)
+        if (takes := entry.takes) is not None:
+            key = (id(takes.giver), *[id(tensors[at]) for at in takes.by])
+            if (left := self._left.pop(key, None)) is not None:
+                return takes.play(*tensors, *left[1])
+        if (gives := entry.gives) is None:
+            return entry.play(*tensors)
+        results = gives.play(*tensors)
+        more = results[gives.own :]
+        if sum(tree.nbytes(left) for _, left in self._left.values()) + tree.nbytes(more) <= LEFT:
+            key = (id(entry), *[id(tensors[at]) for at in gives.by])
+            self._left[key] = tensors, more
+        return results[: gives.own]
+
+    def _tie(self, entry: Entry, tensors: Sequence[Tensor]) -> None:
+        """Find what was played before in this round with some of the same tensors; a function that
+        is first in a round is never tied to another."""
+        from .sharing import shared
+        from .simplify import compiled
+
+        for giver, given in self._before:
+            same = {at: i for at, a in enumerate(tensors) for i, b in enumerate(given) if a is b}
+            if not same or giver is entry or giver.gives or giver.takes or entry.gives:
+                continue
+            entry.tied = True
+            if (found := shared(giver.graph, entry.graph, same)) is not None:
+                gives, takes, own = found
+                giver.gives = Gives(compiled(gives), tuple(same.values()), own)
+                entry.takes = Takes(compiled(takes), tuple(same), giver)
+                return
+        if tree.nbytes(tensors) <= LEFT // BEFORE:
+            self._before.append((entry, tensors))
+
+    def begin(self) -> None:
+        """A new round: what was left of the last one is of no use any more."""
+        self._before.clear()
+        self._left.clear()
+        self.catch_up()
 
     def _suitable(
         self,
@@ -160,6 +232,8 @@ class Player:
         entry.tries, entry.calls, entry.seconds, entry.play = entry.tries - 1, 0, 0.0, None
         entry.known.clear()
         self._quick.clear()
+        for each in self._entries.values():
+            each.tied, each.gives, each.takes = False, None, None
         assert entry.seen is not None
         varies = [len(sizes) > 1 for sizes in entry.seen]
         try:
@@ -167,7 +241,9 @@ class Player:
             # go.
             from .tracing import traced
 
-            entry.play, entry.form, entry.unmet = traced(f, tensors, form, varies, self._compile)
+            entry.play, entry.form, entry.unmet, entry.graph = traced(
+                f, tensors, form, varies, self._compile
+            )
         except Exception as problem:  # whatever torch cannot trace is called as before
             self._tell("%s runs as it is: %s", f, problem)
             entry.tries = 0

@@ -45,7 +45,8 @@ class Segments(RowMap):
     """Which positions of a minibatch each client fills: positions sorted by client and step.
 
     `ids` are [B] or [Q, B]; `owner`: by silo, the place of each row's client on the axis, which has
-    `clients` places; `width`: columns for so many rows of a silo's client.
+    `clients` places; `width`: columns for so many rows of a silo's client; `steps`: local steps to be
+    taken on them.
     """
 
     def __init__(
@@ -56,26 +57,27 @@ class Segments(RowMap):
         width: Callable[[str, int], int],
         device: torch.device,
         dtype: torch.dtype,
+        steps: int | None = None,
     ):
-        self.size = ids.numel()
+        self.size, self.steps = ids.numel(), steps
         self.ids = tree.sent(ids.flatten(), device)
         self._lead = tuple(ids.shape[:-1])
         self._width, self.device, self.dtype = width, device, dtype
         self._known: dict[tuple[bytes, ...], Spots] = {}
-        steps = ids.shape[0] if self._lead else 1
+        lines = ids.shape[0] if self._lead else 1
         rows = self._rows = ids.flatten().numpy()
         self._all = len(next(iter(owner.values())))
         self._owner = np.stack([mine[rows] for mine in owner.values()])
         self._silos, self._clients = tuple(owner), clients
         group = self._owner
-        if steps > 1:
-            group = group * steps + np.repeat(np.arange(steps), ids.shape[-1])
+        if lines > 1:
+            group = group * lines + np.repeat(np.arange(lines), ids.shape[-1])
         group = group.reshape(-1)
-        counts = np.bincount(group, minlength=clients * steps)
+        counts = np.bincount(group, minlength=clients * lines)
         self._group = group
-        self._counts = counts.reshape(-1, steps)
-        self.rows = self._counts.sum(1) if steps > 1 else counts  # of each client
-        self.widths = self._counts.max(1) if steps > 1 else counts  # of each client in a step
+        self._counts = counts.reshape(-1, lines)
+        self.rows = self._counts.sum(1) if lines > 1 else counts  # of each client
+        self.widths = self._counts.max(1) if lines > 1 else counts  # of each client in a line
 
     @cached_property
     def _order(self) -> Ints:
@@ -93,6 +95,11 @@ class Segments(RowMap):
     def is_all(self) -> bool:
         """Whether these are all rows, in their order."""
         return self.size == self._all and bool(np.array_equal(self._rows, np.arange(self.size)))
+
+    @cached_property
+    def everything(self) -> Tensor:
+        """The mask of a minibatch of which every row came: one tensor, known by what it is."""
+        return torch.ones(self.size, dtype=torch.bool, device=self.device)
 
     def spots(self, chunk: Chunk) -> Spots:
         """As computed before for these clients, or now."""
@@ -144,13 +151,18 @@ class Segments(RowMap):
         client has. `mask`: which rows of the silos' minibatches count (None: all)."""
         assert chunk.pool is not None
         assert chunk.pool.whole is not None
+        if mask is None and self in chunk.memo:
+            return chunk.memo[self]
         whole = chunk.pool.whole.flatten()
         if mask is not None:
             whole = torch.where(mask, whole, 0)
         who = tree.sent(torch.from_numpy(self.owners(chunk.silos).reshape(-1)), self.device)
         rows = whole.new_zeros(self._clients).index_add_(0, who, (whole > 0).to(whole.dtype))
         each = whole / rows.index_select(0, who).clamp_(min=1)
-        return each.index_select(0, self.spots(chunk).at).reshape(len(chunk.silos), -1)
+        found = each.index_select(0, self.spots(chunk).at).reshape(len(chunk.silos), -1)
+        if mask is None:
+            chunk.memo[self] = found
+        return found
 
     def put(self, chunk: Chunk, value: Value, rows: Tensor, mask: Tensor) -> Tensor:
         """Write a chunk's rows where they belong in the minibatches of its silos; returns them,
@@ -232,7 +244,7 @@ class Scattered(Lazy):
     def __init__(self, rows: Mapping[str, Rows], where: Segments, has: Bools):
         super().__init__(has, tuple(rows))
         self._rows, self.segments = rows, where
-        self._joined: dict[tuple[str, ...], Rows] = {}
+        self._joined: dict[tuple[str, ...], tuple[Tensor, Tensor | None]] = {}
 
     def widths(self) -> Ints:
         return self.segments.widths
@@ -240,13 +252,19 @@ class Scattered(Lazy):
     def _compute(self, chunk: Chunk) -> Value:
         spots = self.segments.spots(chunk)
         if chunk.silos not in self._joined:
-            mine = [self._rows[silo] for silo in chunk.silos]
-            self._joined[chunk.silos] = (
-                Rows(*map(torch.cat, zip(*mine, strict=True))) if chunk.mixed else mine[0]
-            )
+            self._joined[chunk.silos] = self._join([self._rows[silo] for silo in chunk.silos])
         value, counts = self._joined[chunk.silos]
         if chunk.pool is not None and chunk.pool.whole is not None:
             mask = self.segments.shares(chunk, counts)
+        elif counts is None:
+            mask = spots.mask
         else:
             mask = rows_at(counts, spots.over) & spots.mask
         return Value(Rows(rows_at(value, spots.over), mask), True)
+
+    def _join(self, each: Sequence[Rows]) -> tuple[Tensor, Tensor | None]:
+        """Silos' rows one after the other, and which of them count (None: all)."""
+        value = torch.cat([rows.value for rows in each]) if len(each) > 1 else each[0].value
+        if all(rows.mask is self.segments.everything for rows in each):
+            return value, None
+        return value, torch.cat([rows.mask for rows in each])

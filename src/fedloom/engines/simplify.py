@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import operator
 import re
@@ -57,6 +58,7 @@ def simplified(graph: fx.GraphModule) -> fx.GraphModule:
 def compiled(graph: fx.GraphModule) -> Callable[..., list[Tensor]]:
     """The graph as a plain function that calls torch's operations without a detour, with results
     written over what is needed no more."""
+    graph = copy.deepcopy(graph)
     reused(graph.graph)
     ops: dict[str, Any] = {}
 

@@ -8,8 +8,9 @@ resident. chunk = 1 is a loop over clients; how many run at once without it, chu
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -134,7 +135,7 @@ class StackedEngine(Fabric):
 
     def begin(self, round: int) -> None:
         super().begin(round)
-        self._player.catch_up()
+        self._player.begin()
         self._cuts.begin()
         self._roster[:] = True
         self._shrink(Moment(round), self._all)
@@ -175,9 +176,9 @@ class StackedEngine(Fabric):
     def is_light(self, rows: int) -> bool:
         return all(cost.fits(rows) for cost in self._cost.values())
 
-    def minibatch(self, ids: Tensor) -> tuple[AtClients[Batch], RowMap]:
+    def minibatch(self, ids: Tensor, steps: int | None = None) -> tuple[AtClients[Batch], RowMap]:
         owner = {silo: self._owner[silo] for silo in self.scope}
-        where = Segments(ids, owner, self._axis.size, self._width, self.device, self.dtype)
+        where = Segments(ids, owner, self._axis.size, self._width, self.device, self.dtype, steps)
         return Taken(self.held, where, self._all, self.scope), where
 
     def _width(self, silo: str, rows: int) -> int:
@@ -316,8 +317,11 @@ class StackedEngine(Fabric):
                 for chunk in self._one_by_one(there & (where.rows > 0)):
                     own = self._rows_of(kind, where, chunk, lazy, rows.clone(), mask)
                     self._check_finite(kind, self._client(chunk), own)
-            each = zip(rows.split(where.size), mask.split(where.size), strict=True)
-            gathered.update(zip(silos, (Rows(*mine) for mine in each), strict=True))
+            masks: Iterable[Tensor] = mask.split(where.size)
+            if self.device.type == "cpu" and bool(mask.all()):
+                masks = repeat(where.everything, len(silos))
+            each = map(Rows, rows.split(where.size), masks)
+            gathered.update(zip(silos, each, strict=True))
         self._book_all("up", kind, there, self._row_bytes(kind, where, masked=False))
         self._gathered = AtHubs({silo: gathered[silo] for silo in self.scope}, self.scope)
         return self._gathered
@@ -326,7 +330,8 @@ class StackedEngine(Fabric):
         self, kind: Kind, there: Bools, lazy: Lazy, where: Segments
     ) -> Iterator[tuple[Silos, Tensor, Tensor]]:
         """The minibatches of silos, one after the other, and which of their rows came."""
-        worth = all(self._cost[silo].many(where.size) for silo in self.scope)
+        one_step = where.steps == 1  # rows will be taken at once for it, too
+        worth = one_step or all(self._cost[silo].many(where.size) for silo in self.scope)
         pooled = self._pooling and worth and rows_of(lazy) is where
         for lot in (
             self._pools(there, lazy, where, lazy.value)

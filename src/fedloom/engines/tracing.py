@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -26,16 +26,26 @@ from .simplify import changes, compiled, simplified
 Unmet = Callable[[Sequence[Tensor]], str | None]
 
 
+class Traced(NamedTuple):
+    """`form`: of the result; `unmet`: why it does not hold for other tensors, or None; `graph`: of
+    torch's operations, if they are run as they are."""
+
+    play: Callable[..., Any]
+    form: tree.Form
+    unmet: Unmet
+    graph: fx.GraphModule | None
+
+
 def traced(
     f: Callable[..., Any],
     tensors: Sequence[Tensor],
     form: tree.Form,
     varies: Sequence[bool],
     compile: Callable[..., Callable[..., Any]] | None = None,
-) -> tuple[Callable[..., Any], tree.Form, Unmet]:
-    """f as a function of the tensors in its arguments; the form of its result; and why it does not
-    hold for other tensors, or None. `varies`: of every axis of every tensor, in their order.
-    `compile`: what makes a function of the graph, in place of running its operations one by one."""
+) -> Traced:
+    """f as a function of the tensors in its arguments. `varies`: of every axis of every tensor, in
+    their order. `compile`: what makes a function of the graph, in place of running its operations
+    one by one."""
     found: list[tree.Form] = []
     on_cpu = all(a.device.type == "cpu" for a in tensors)
     rules = EXACT if compile is None and on_cpu else {}
@@ -55,11 +65,12 @@ def traced(
         with mode, enable_python_dispatcher(), torch.no_grad():
             graph = make_fx(flat)(*fake)
         if compile is None:
-            play = compiled(simplified(graph))
+            graph = simplified(graph)
+            play = compiled(graph)
         else:
             play = compile(graph if changes(graph) else simplified(graph), fake)
     guards = env.produce_guards_expression(fake, ignore_static=False)
-    return play, found[-1], _unmet(guards)
+    return Traced(play, found[-1], _unmet(guards), None if compile else graph)
 
 
 def _unmet(guards: str | None) -> Unmet:

@@ -119,9 +119,11 @@ class Fabric(Accounts, Checks):
         return False
 
     @abstractmethod
-    def minibatch(self, ids: Tensor) -> tuple[AtClients[Batch], RowMap]:
+    def minibatch(self, ids: Tensor, steps: int | None = None) -> tuple[AtClients[Batch], RowMap]:
         """Each client's own rows of a minibatch, and where they sit in it. `ids` are canonical row
-        numbers: [B], or [Q, B] for Q minibatches at once (positions then count through all)."""
+        numbers: [B], or [Q, B] for Q minibatches at once (positions then count through all).
+        `steps`: how many local steps will be taken on them, if that is known; an engine may lay
+        them out accordingly."""
 
     def read(self, value: Placed) -> dict[Any, Any]:
         """Out of the fabric: the value at every party hosted here (for records and tests)."""
