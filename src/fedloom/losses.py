@@ -107,10 +107,18 @@ class CrossEntropy(Loss):
     def rows(self, scores: Tensor, labels: Tensor) -> Tensor:
         # as F.cross_entropy, by operations that are as fast for many clients at once
         of = torch.arange(scores.shape[-1], device=scores.device) == labels.unsqueeze(-1)
-        return -torch.where(of, _log_softmax(scores), 0.0).sum(-1)
+        if not _are_few(scores):
+            return -torch.where(of, scores.log_softmax(-1), 0.0).sum(-1)
+        below = _below(scores)
+        return below.exp().sum(-1).log() - torch.where(of, below, 0.0).sum(-1)
 
     def slopes(self, scores: Tensor, labels: Tensor) -> Tensor:
-        return _log_softmax(scores).exp() - F.one_hot(labels, scores.shape[-1])
+        if _are_few(scores):
+            powers = _below(scores).exp()
+            shares = powers / powers.sum(-1, keepdim=True)
+        else:
+            shares = scores.softmax(-1)
+        return shares - F.one_hot(labels, scores.shape[-1])
 
     def labels(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
         whole = labels.to(torch.int64)
@@ -126,10 +134,13 @@ class CrossEntropy(Loss):
             )
 
 
-def _log_softmax(scores: Tensor) -> Tensor:
-    """Of few classes torch's own, on a CPU, goes number by number: up to seven times slower."""
+def _are_few(scores: Tensor) -> bool:
+    """Whether there are so few classes that torch's own softmax, on a CPU, goes number by number:
+    up to seven times slower."""
     few = scores.shape[-1] < FEW and scores.dtype.itemsize >= 4
-    if not few or scores.device.type != "cpu":
-        return scores.log_softmax(-1)
-    below = scores - scores.detach().amax(-1, keepdim=True)  # no exp overflows
-    return below - below.exp().sum(-1, keepdim=True).log()
+    return few and scores.device.type == "cpu"
+
+
+def _below(scores: Tensor) -> Tensor:
+    """How far scores are below a row's largest: no power of them overflows."""
+    return scores - scores.detach().amax(-1, keepdim=True)

@@ -29,7 +29,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def _digest(secret: bytes, name: tuple[Any, ...]) -> bytes:
-    return hmac.new(secret, json.dumps([str(part) for part in name]).encode(), "sha256").digest()
+    return hmac.digest(secret, json.dumps([str(part) for part in name]).encode(), "sha256")
 
 
 @lru_cache(maxsize=64)

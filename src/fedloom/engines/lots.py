@@ -56,7 +56,7 @@ class Cuts:
         is heavy is done ahead, whichever lot it is in (`work`: what will be asked of a chunk)."""
         shapes = together([value.shapes() for value in values])
         widths = widest([value.widths() for value in values])
-        found: list[tuple[Silos, list[Ints]]] = []
+        found: list[tuple[Silos, list[Ints | Chunk]]] = []
         for silos in self._together(scope):
             places = self._axis.places(there, silos)
             one_shape = shapes is None or len(set(shapes[places].tolist())) < 2
@@ -67,7 +67,7 @@ class Cuts:
             for silo in silos:
                 places = self._axis.places(there, (silo,))
                 found.append(((silo,), self._cut((silo,), places, shapes, widths)))
-        chunks = self._chunks(found, widths, keep=shapes is None)
+        chunks = self._chunks(found)
         if self._heavy(found, widths):
             chunks = self._ahead(chunks, work)
         for silos, cuts in found:
@@ -99,40 +99,44 @@ class Cuts:
 
     def _cut(
         self, silos: Silos, places: Ints, shapes: Ints | None, widths: Ints | None
-    ) -> list[Ints]:
-        """These clients, in chunks."""
-        cost, groups = self._cost[silos[0]], [places]
+    ) -> list[Ints | Chunk]:
+        """These clients, cut into chunks; one that is there already if there are few of them: what
+        a round computes for the same clients, it does once."""
+        cost, groups, key = self._cost[silos[0]], [places], (silos, places.tobytes())
+        if shapes is None and key in self._known:
+            rows, chunk = self._known[key]
+            if rows is widths and len(chunk.memo) <= MEMO:
+                return [chunk]
         if shapes is not None:
             groups = [places[shapes[places] == kind] for kind in np.unique(shapes[places])]
-        return [
+        cuts = [
             cut
             for group in groups
             for cut in cost.cut(group, None if widths is None else widths[group])
         ]
+        if len(cuts) == 1 and self._device.type == "cpu" and cost.little(places, widths):
+            chunk = self._axis.chunk(silos, cuts[0])
+            self._known[key] = widths, chunk
+            return [chunk]
+        return [*cuts]
 
-    def _chunks(
-        self, found: Sequence[tuple[Silos, list[Ints]]], widths: Ints | None, keep: bool
-    ) -> Iterator[Chunk]:
-        """One after the other, as they are asked for: what is computed for one goes with it. What
-        a round computes for the same few clients, it does once (`keep`)."""
+    def _chunks(self, found: Sequence[tuple[Silos, list[Ints | Chunk]]]) -> Iterator[Chunk]:
+        """One after the other, as they are asked for: what is computed for one goes with it."""
         for silos, cuts in found:
-            keeps = keep and len(cuts) == 1 and self._device.type == "cpu"
             for cut in cuts:
-                chunk = self._axis.chunk(silos, cut)
-                if keeps and self._cost[silos[0]].little(cut, widths):
-                    key = silos, chunk.places.tobytes()
-                    rows, known = self._known.get(key, (None, None))
-                    if known is not None and rows is widths and len(known.memo) <= MEMO:
-                        chunk = known
-                    self._known[key] = widths, chunk
-                yield chunk
+                yield cut if isinstance(cut, Chunk) else self._axis.chunk(silos, cut)
 
-    def _heavy(self, found: Sequence[tuple[Silos, list[Ints]]], widths: Ints | None) -> bool:
-        """Whether at least two chunks are worth a thread each."""
+    def _heavy(
+        self, found: Sequence[tuple[Silos, list[Ints | Chunk]]], widths: Ints | None
+    ) -> bool:
+        """Whether at least two chunks are worth a thread each: those that are kept are not."""
         if widths is None:
             return False
         each = ((self._cost[silos[0]], cut) for silos, cuts in found for cut in cuts)
-        return sum(cost.heavy(int(widths[cut].sum())) for cost, cut in each) > 1
+        heavy = (
+            cost.heavy(int(widths[cut].sum())) for cost, cut in each if not isinstance(cut, Chunk)
+        )
+        return sum(heavy) > 1
 
     def _ahead(self, chunks: Iterator[Chunk], work: Work) -> Iterator[Chunk]:
         """By as many threads as torch has."""

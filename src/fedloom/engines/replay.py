@@ -35,6 +35,9 @@ BEFORE = 8  # of them that are looked at
 KEPT = 64  # functions remembered,
 QUICK = 4096  # and sizes of their tensors
 
+# Operations go past autograd, which has nothing to do with them: a part of torch that may go.
+BARE = getattr(torch._C, "_AutoDispatchBelowADInplaceOrView", torch.no_grad)
+
 log = logging.getLogger("fedloom")
 
 
@@ -86,6 +89,7 @@ class Player:
 
     def __init__(self, after: int = CALLS, compile: Compile | None = None):
         self._after, self._compile = after, compile
+        self._plainly = torch.no_grad if compile else BARE  # how to play
         self._entries: OrderedDict[Hashable, Entry] = OrderedDict()
         self._quick: dict[Hashable, Entry] = {}  # by sizes that they hold for
         self._before: deque[tuple[Entry, Sequence[Tensor]]] = deque(maxlen=BEFORE)
@@ -109,7 +113,7 @@ class Player:
                 self._quick[key, form, kinds, sizes] = entry
         if entry.play is not None and entry.known.get(sizes):
             try:
-                with torch.no_grad():
+                with self._plainly():
                     return tree.joined(entry.form, self._played(entry, tensors))
             except (RuntimeError, AssertionError) as problem:
                 # the plain call says whether it is the data's

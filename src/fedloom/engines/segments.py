@@ -45,8 +45,8 @@ class Segments(RowMap):
     """Which positions of a minibatch each client fills: positions sorted by client and step.
 
     `ids` are [B] or [Q, B]; `owner`: by silo, the place of each row's client on the axis, which has
-    `clients` places; `width`: columns for so many rows of a silo's client; `steps`: local steps to be
-    taken on them.
+    `clients` places; `width`: columns for so many rows of a silo's client; `steps`: local steps
+    that they are for.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class Segments(RowMap):
             chunk.memo[self] = found
         return found
 
-    def put(self, chunk: Chunk, value: Value, rows: Tensor, mask: Tensor) -> Tensor:
+    def put(self, chunk: Chunk, value: Value, rows: Tensor) -> Tensor:
         """Write a chunk's rows where they belong in the minibatches of its silos; returns them,
         without padding."""
         spots = self.spots(chunk)
@@ -178,10 +178,8 @@ class Segments(RowMap):
             return own
         if spots.whole:
             rows.copy_(own)
-            mask.fill_(True)
         else:
             rows.index_copy_(0, spots.at, own)
-            mask.index_fill_(0, spots.at, True)
         return own
 
 

@@ -91,12 +91,12 @@ class SpreadEngine(StackedEngine):
 
     def _rows(
         self, kind: Kind, there: Bools, lazy: Lazy, where: Segments
-    ) -> Iterator[tuple[Silos, Tensor, Tensor]]:
+    ) -> Iterator[tuple[Silos, Tensor, Tensor | None]]:
         """A row has one client, so that what ranks add to it are zeros."""
         own: dict[str, tuple[Tensor, Tensor]] = {}
         for silos, rows, mask in super()._rows(kind, there, lazy, where):
-            each = zip(rows.split(where.size), mask.split(where.size), strict=True)
-            own.update(zip(silos, each, strict=True))
+            masks = [where.everything] * len(silos) if mask is None else mask.split(where.size)
+            own.update(zip(silos, zip(rows.split(where.size), masks, strict=True), strict=True))
         flat = [part for silo in self.scope for part in own[silo]]
         found = iter(self._totals(self._at_move(kind), flat))
         for silo in self.scope:

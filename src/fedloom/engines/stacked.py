@@ -8,9 +8,8 @@ resident. chunk = 1 is a loop over clients; how many run at once without it, chu
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -122,6 +121,7 @@ class StackedEngine(Fabric):
             for silo, owner in placement.owner.items()
         }
         self._desk: dict[tuple[Key, str, str], Any] = {}
+        self._sizes: dict[str, tuple[Any, int]] = {}
         self._finite: AtHubs[Any] | None = None  # the last mean of all silos
         self._gathered: AtHubs[Any] | None = None  # the last rows
         self._means: list[tuple[Silos, list[Any], Any]] = []  # the last: one by one, and stacked
@@ -271,7 +271,7 @@ class StackedEngine(Fabric):
                 span = self._axis.span[silo]
                 self._roster[span] &= holding.rows[span] > 0
         there = self._there()
-        self._book_all("down", kind, there, {j: tree.nbytes(a) for j, a in values.items()})
+        self._book_all("down", kind, there, {j: self._size(j, a) for j, a in values.items()})
         stacked = {
             silos: found
             for silos, each, found in self._means
@@ -315,11 +315,9 @@ class StackedEngine(Fabric):
         for silos, rows, mask in self._rows(kind, there & (where.rows > 0), lazy, where):
             if not tree.is_finite(rows):
                 for chunk in self._one_by_one(there & (where.rows > 0)):
-                    own = self._rows_of(kind, where, chunk, lazy, rows.clone(), mask)
+                    own = self._rows_of(kind, where, chunk, lazy, rows.clone())
                     self._check_finite(kind, self._client(chunk), own)
-            masks: Iterable[Tensor] = mask.split(where.size)
-            if self.device.type == "cpu" and bool(mask.all()):
-                masks = repeat(where.everything, len(silos))
+            masks = [where.everything] * len(silos) if mask is None else mask.split(where.size)
             each = map(Rows, rows.split(where.size), masks)
             gathered.update(zip(silos, each, strict=True))
         self._book_all("up", kind, there, self._row_bytes(kind, where, masked=False))
@@ -328,8 +326,8 @@ class StackedEngine(Fabric):
 
     def _rows(
         self, kind: Kind, there: Bools, lazy: Lazy, where: Segments
-    ) -> Iterator[tuple[Silos, Tensor, Tensor]]:
-        """The minibatches of silos, one after the other, and which of their rows came."""
+    ) -> Iterator[tuple[Silos, Tensor, Tensor | None]]:
+        """The minibatches of silos, one after the other, and which rows came (None: all)."""
         one_step = where.steps == 1  # rows will be taken at once for it, too
         worth = one_step or all(self._cost[silo].many(where.size) for silo in self.scope)
         pooled = self._pooling and worth and rows_of(lazy) is where
@@ -339,19 +337,26 @@ class StackedEngine(Fabric):
             else self._lots(there, lazy.value, lazy)
         ):
             shape, dtype = self._spec(kind, lot.silos[0])
-            size = len(lot.silos) * where.size
-            rows = torch.zeros(size, *shape, dtype=dtype, device=self.device)
-            mask = torch.zeros(size, dtype=torch.bool, device=self.device)
+            size, came = len(lot.silos) * where.size, []
+            rows = torch.empty(size, *shape, dtype=dtype, device=self.device)
             for chunk in lot.chunks:
-                own = self._rows_of(kind, where, chunk, lazy, rows, mask)
+                own = self._rows_of(kind, where, chunk, lazy, rows)
                 self._check_rows(kind, lot.silos[0], own, lot.silos[0])
+                came.append(where.spots(chunk).at)
+            if sum(map(len, came)) == size:
+                yield lot.silos, rows, None
+                continue
+            mask = torch.zeros(size, dtype=torch.bool, device=self.device)
+            for at in came:
+                mask.index_fill_(0, at, True)
+            rows[~mask] = 0
             yield lot.silos, rows, mask
 
     def _rows_of(
-        self, kind: Kind, where: Segments, chunk: Chunk, lazy: Lazy, rows: Tensor, mask: Tensor
+        self, kind: Kind, where: Segments, chunk: Chunk, lazy: Lazy, rows: Tensor
     ) -> Tensor:
         try:
-            return where.put(chunk, lazy.value(chunk), rows, mask)
+            return where.put(chunk, lazy.value(chunk), rows)
         except ValueError as problem:
             raise ProtocolError(f"round {self.round}: {kind}: {problem}") from None
 
@@ -380,7 +385,7 @@ class StackedEngine(Fabric):
             means.update({j: a for j, a, part in zip(silos, each, parts, strict=True) if part > 0})
             self._means.append((silos, each, found))
         more = 0 if weights is None else self.dtype.itemsize
-        self._book_all("up", kind, there, {j: tree.nbytes(a) + more for j, a in before.items()})
+        self._book_all("up", kind, there, {j: self._size(j, a) + more for j, a in before.items()})
         result = AtHubs(means, self.scope)
         if all(means[silo] is not mine for silo, mine in before.items()):
             self._finite = result
@@ -490,6 +495,14 @@ class StackedEngine(Fabric):
         else:
             count, total = int(np.count_nonzero(there)), int(size[there].sum())
             self.ledger.book("bottom", direction, kind, count, total)
+
+    def _size(self, silo: str, value: Any) -> int:
+        """Bytes of a value, which is often what was asked about last."""
+        last, size = self._sizes.get(silo, (None, 0))
+        if last is not value or value is None:
+            size = tree.nbytes(value)
+            self._sizes[silo] = value, size
+        return size
 
     def _row_bytes(self, kind: Kind, where: Segments, masked: bool) -> Ints:
         """Bytes of each client's rows."""

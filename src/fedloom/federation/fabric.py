@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Self
 
@@ -75,6 +75,9 @@ class Fabric(Accounts, Checks):
         self.shapes = shapes
         self.has_head = task.head is not None
         self.on_demand = False  # work at hubs is done where its result is asked for, and is free
+        self.drawn: dict[
+            Hashable, Tensor
+        ] = {}  # minibatches, by round: what all parties draw alike
         self._task = task
 
     # Time

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial, wraps
+from functools import lru_cache, partial, wraps
 from typing import Any, TypeVar
 
 from torch import Tensor
@@ -61,6 +61,7 @@ def _carried(f: Any) -> Iterator[Any]:
             continue
 
 
+@lru_cache(256)
 def giving_tensors(f: Local) -> Local:
     """f, refusing a result that is not made of tensors: what clients compute is stacked, averaged
     or sent."""
