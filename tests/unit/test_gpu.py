@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import fedloom.algorithms  # noqa: F401  (registers them)
-from fedloom import TDCD, Run, Task, partition, resnet18, tree
+from fedloom import TDCD, Run, Task, mlp, partition, resnet18, tree
 from fedloom.engines import convolutions
 from fedloom.registry import algorithms
 from fedloom.testing import sample_of
@@ -32,6 +32,18 @@ def test_the_gpu_gives_the_numbers_of_the_cpu(algorithm, engine):
     assert tree.largest_difference(found, algorithm.blocks(cpu.fed, cpu.state)) < 1e-10
     assert list(cpu.ledger) == list(gpu.ledger)
     assert torch.allclose(cpu.predict(), gpu.predict(), atol=1e-10)
+
+
+def test_clients_with_few_rows():
+    draw = torch.Generator().manual_seed(0)
+    x = {name: torch.randn(60, 30, generator=draw) for name in "ab"}
+    rows = partition(x, torch.randint(4, (60,), generator=draw), {"a": 7, "b": 13})
+    task = Task(dict.fromkeys(x, mlp(30, [6], 4)), "cross-entropy")
+    rule = TDCD(local_steps=4, lr=0.1, batch=17, l2=0.1)
+    gpu = Run(rule, task, rows, precision="float64", device="cuda").fit(3)
+    cpu = Run(rule, task, rows, precision="float64", engine="reference").fit(3)
+    found = tree.map_tensors(lambda a: a.cpu(), rule.blocks(gpu.fed, gpu.state))
+    assert tree.largest_difference(found, rule.blocks(cpu.fed, cpu.state)) < 1e-10
 
 
 # Convolutions of many clients
