@@ -34,7 +34,7 @@ def is_reused(op):
 
 def play(f, *args):
     tensors, form = tree.apart(args)
-    made, shape, _ = traced(f, tensors, form, [False] * sum(a.ndim for a in tensors))
+    made, shape, *_ = traced(f, tensors, form, [False] * sum(a.ndim for a in tensors))
     ran = [tree.joined(shape, made(*tensors)) for _ in range(2)]
     ops = [node.target for node in made.args[0].graph.nodes]
     return ran, sum(map(is_reused, ops))
