@@ -42,7 +42,11 @@ class Held:
         )
 
     def all(self, silos: tuple[str, ...]) -> Pair:
-        """All rows, [silos, rows, ...]."""
+        """All rows, [silos, rows, ...]: those that are joined as they are."""
+        if len(silos) > 1 and (joined := self._together(silos)) is not None:
+            x, y = (None if a is None else a.unflatten(0, (len(silos), -1)) for a in joined)
+            assert x is not None
+            return x, y
         x, y = self._of(silos)
         return torch.stack(x), torch.stack(y) if y else None
 
