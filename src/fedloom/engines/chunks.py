@@ -24,7 +24,9 @@ BUDGET = 16 * 2**20  # bytes of a chunk: about what a core has of the last cache
 SPARE = 512 * 2**10  # bytes of padding that are worth another chunk
 PIECE = 512 * 2**20  # bytes of rows in a chunk that keep a GPU busy
 PIECES = 5  # chunks of a GPU, for the sake of padding alone
-SMALL = 4 * 2**20  # bytes of all clients' models for which silos share chunks
+SMALL = 4 * 2**20  # bytes of all clients' models for which silos share chunks,
+LIGHT = 64 * 2**10  # and of one client's for which they do
+SHARED = 64 * 2**20  # up to so many bytes of all
 PART = 128 * 2**20  # bytes of a piece of rows of one model
 FEW = 256 * 2**10  # bytes of rows that clients may as well be padded for
 LITTLE = 4 * 2**10  # bytes of a row of which three more do not matter, beside as many weights
@@ -84,6 +86,8 @@ class Cost:
             columns = few_sizes
         elif most is None and row <= LITTLE and FOUR * row <= weights:
             columns = in_fours
+        if part.device.type == "cpu" and weights <= LIGHT:
+            few = SHARED
         return Cost(weights, row, budget, most, spare, few, even, piece, columns)
 
     def __str__(self) -> str:
