@@ -311,10 +311,12 @@ def test_silos_that_are_alike_are_one_lot_and_still_themselves(clients):
 
 def test_large_models_are_computed_silo_by_silo(monkeypatch):
     monkeypatch.setattr(chunks, "SMALL", 0)
+    monkeypatch.setattr(chunks, "LIGHT", 0)
     data, rule = federation((5,), classes=3), TDCD(local_steps=2, lr=0.1, batch=17)
     task = Task({"s0": mlp(5, [6], 3), "s1": mlp(5, [6], 3)}, "cross-entropy")
     apart = Run(rule, task, data, precision="float64")
-    lots = apart.fed._lots(apart.fed._all, apart.fed._lazy(apart.fed.known(torch.ones(1)), "test"))
+    ones = apart.fed._lazy(apart.fed.known(torch.ones(1)), "test")
+    lots = apart.fed._lots(apart.fed._all, ones.value, ones)
     assert [lot.silos for lot in lots] == [("s0",), ("s1",)]
     monkeypatch.undo()
     mixed = Run(rule, task, data, precision="float64")

@@ -1,5 +1,7 @@
 """Local steps of clients with fewer rows than columns, against plain ones."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -92,6 +94,15 @@ def test_others_take_plain_steps(taken, rule):
     assert not taken
 
 
+def test_a_layer_along_another_axis_takes_plain_steps(taken):
+    """nn.Linear of rows that are no vectors goes along their last axis."""
+    data = federation((3, 12))
+    block = partial(nn.Sequential, nn.Linear(12, 2), nn.Flatten(), nn.Linear(6, 1))
+    task = Task({silo: block() for silo in data.x}, "squared")
+    assert both(TDCD(local_steps=3, lr=0.1, batch=17), task, data) < 1e-12
+    assert not taken
+
+
 def test_the_reference_takes_plain_steps(taken):
     data = federation((30,))
     task = Task(dict.fromkeys(data.x, linear(30)), "squared")
@@ -143,10 +154,12 @@ def still():
 @pytest.mark.parametrize(
     ("module", "first"),
     [
-        (nn.Linear(3, 2), "weight"),
-        (nn.Sequential(nn.Flatten(), nn.Linear(3, 2)), "1.weight"),
-        (nn.Sequential(nn.Linear(3, 2), nn.ReLU()), "0.weight"),
+        (nn.Linear(3, 2), ("weight", False)),
+        (nn.Sequential(nn.Flatten(), nn.Linear(3, 2)), ("1.weight", True)),
+        (nn.Sequential(nn.Linear(3, 2), nn.ReLU()), ("0.weight", False)),
+        (nn.Sequential(nn.Flatten(2), nn.Linear(3, 2)), None),
         (nn.Sequential(nn.Tanh(), nn.Linear(3, 2)), None),
+        (nn.Sequential(), None),
         (nn.Sequential(nn.Flatten()), None),
         (Doubled(), None),
         (tied(), None),

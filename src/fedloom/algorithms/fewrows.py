@@ -25,11 +25,14 @@ Descend = Callable[[Any, Any, Tensor, Tensor, float], Any]
 
 def are_few(part: Part, theta: Theta, given: Rows, batch: Batch) -> bool:
     """Whether an engine wants no more time than that takes, and these are such rows."""
-    name, autocast = part.block.first, torch.is_autocast_enabled(batch.x.device.type)
-    if name is None or name not in theta.block or autocast or not shortened():
+    first, x = part.block.first, batch.x
+    if first is None or first.weights not in theta.block or not shortened():
         return False
-    same_rows = batch.mask.ndim == 1 and not given.mask.is_floating_point()
-    return same_rows and FEWER * batch.x.shape[0] <= theta.block[name].shape[1]
+    if batch.mask.ndim > 1 or given.mask.is_floating_point():  # other rows in every step; shares
+        return False
+    if torch.is_autocast_enabled(x.device.type) or (x.ndim > 2 and not first.flattens):
+        return False
+    return FEWER * x.shape[0] <= theta.block[first.weights].shape[1]
 
 
 class Product:
@@ -62,8 +65,8 @@ def sgd(
     descend: Descend,
 ) -> Theta:
     """What plain steps give, but for the last digits."""
-    name = part.block.first
-    assert name is not None
+    assert part.block.first is not None
+    name = part.block.first.weights
     x, start = batch.x.flatten(1), theta.block[name]
     together, product = x @ x.T, F.linear(x, start)
     # of the weights: what they give for the rows, how often each row is in them, and the start

@@ -69,7 +69,7 @@ class Pools:
     ):
         self._axis, self._where, self._silos, self._mean = axis, where, silos, mean
         self._clients = [int(there[axis.span[silo]].sum()) for silo in silos]
-        if there.all():
+        if where.size and there.all():
             self._here = np.ones((len(silos), where.size), dtype=bool)
             self._at = [np.arange(where.size)] * len(silos)
             return

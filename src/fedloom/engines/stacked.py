@@ -57,7 +57,7 @@ from .pools import one_for_all, rows_given, rows_of, rows_of_mean
 from .replay import CALLS, Player
 from .rows import Held
 from .segments import RowNoise, Scattered, Segments, Taken
-from .threads import autocast
+from .threads import autocast, quietly
 
 
 class StackedEngine(Fabric):
@@ -423,7 +423,11 @@ class StackedEngine(Fabric):
             total, parts = None, [0.0] * len(lot.silos)
             for chunk in lot.chunks:
                 part, shares = sums(chunk)
-                total = part if total is None else tree.add(total, part)
+                if total is None:
+                    total = part
+                else:
+                    with quietly():
+                        total = tree.add(total, part)
                 parts = [a + b for a, b in zip(parts, shares, strict=True)]
             if total is not None:
                 yield lot.silos, total, parts

@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
@@ -22,7 +23,6 @@ def ahead(items: Iterable[T], work: Callable[[T], object]) -> Iterator[T]:
         yield from items
         return
     pool, waiting = _pool(threads), deque[tuple[T, Future[object]]]()
-    torch.set_num_threads(1)  # torch's own threads wait for more by turning round and round
     try:
         for item in items:
             waiting.append((item, pool.submit(work, item)))
@@ -31,9 +31,20 @@ def ahead(items: Iterable[T], work: Callable[[T], object]) -> Iterator[T]:
         while waiting:
             yield _done(*waiting.popleft())
     finally:
-        torch.set_num_threads(threads)
         for _, left in waiting:
             left.cancel()
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """By one thread of torch's own: several wait for more by turning round and round, on the cores
+    of those that work ahead."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def autocast() -> bool:

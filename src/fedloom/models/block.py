@@ -6,7 +6,7 @@ import copy
 import threading
 from collections.abc import Callable, Hashable
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -16,6 +16,13 @@ from ..errors import ModelError
 
 Params = dict[str, Tensor]
 Source = nn.Module | Callable[[], nn.Module]
+
+
+class First(NamedTuple):
+    """A first layer: the name of its weights, and whether a row becomes one long row before it."""
+
+    weights: str
+    flattens: bool
 
 
 class Block:
@@ -44,20 +51,23 @@ class Block:
         return self._make or id(self)
 
     @cached_property
-    def first(self) -> str | None:
-        """The weights of a first layer that is given rows as they are and is linear, if the module
-        is nn.Linear or a Sequential that begins with one."""
-        layers = [("", self.module)]
+    def first(self) -> First | None:
+        """The linear layer that rows come to first, if the module is nn.Linear, or a Sequential
+        that begins with one, or with nn.Flatten and one."""
+        layers, hooks = [("", self.module)], [self.module._forward_pre_hooks]
         if type(self.module) is nn.Sequential:
             layers = [(f"{at}.", layer) for at, layer in self.module.named_children()]
-        while layers and type(layers[0][1]) is nn.Flatten:
-            layers.pop(0)
-        if not layers or type(layers[0][1]) is not nn.Linear:
+        flattens = bool(layers) and _flattens(layers[0][1])
+        where, layer = layers[flattens] if len(layers) > flattens else ("", None)
+        if type(layer) is not nn.Linear:
             return None
-        name, layer = f"{layers[0][0]}weight", layers[0][1]
-        hooks = (layer._forward_hooks, layer._forward_pre_hooks, self.module._forward_pre_hooks)
+        for one in (layers[0][1], layer):
+            hooks += [one._forward_hooks, one._forward_pre_hooks]
+        name = f"{where}weight"
         elsewhere = len(_spots(self.module).get(name, ())) != 1
-        return None if elsewhere or any(hooks) or not layer.weight.requires_grad else name
+        if elsewhere or any(hooks) or not layer.weight.requires_grad:
+            return None
+        return First(name, flattens)
 
     def initial(self, seed: int) -> Params:
         """Parameters at round 0."""
@@ -115,6 +125,11 @@ class Block:
                 if name in params:
                     value.copy_(params[name])
         return module
+
+
+def _flattens(layer: nn.Module) -> bool:
+    """Whether it makes one long row of each."""
+    return type(layer) is nn.Flatten and (layer.start_dim, layer.end_dim) == (1, -1)
 
 
 Spots = dict[str, list[tuple[dict[str, Any], str]]]
