@@ -30,7 +30,7 @@ SHARED = 64 * 2**20  # up to so many bytes of all
 PART = 128 * 2**20  # bytes of a piece of rows of one model
 FEW = 256 * 2**10  # bytes of rows that clients may as well be padded for
 LITTLE = 4 * 2**10  # bytes of a row of which three more do not matter, beside as many weights
-FOUR = 4  # rows: batched products of one, two or three of them with weights take longer
+TWO, FOUR = 2, 4  # rows: batched products of one or three of them with weights take longer
 SIXTEEN = 16
 HEAVY = 256 * 2**10  # bytes of rows in a chunk from which it is worth a thread of its own
 
@@ -40,7 +40,8 @@ def exactly(rows: int) -> int:
 
 
 def in_fours(rows: int) -> int:
-    return -(-rows // FOUR) * FOUR
+    """Two, or a multiple of four."""
+    return TWO if rows <= TWO else -(-rows // FOUR) * FOUR
 
 
 def few_sizes(rows: int) -> int:
