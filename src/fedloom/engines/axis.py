@@ -139,13 +139,14 @@ class Pool(NamedTuple):
 class Chunk:
     """Some clients, by place, so many of each of these silos, and what was computed for them.
     `named`: they are all of one silo, and work may know which. `pool`: each of them stands for a
-    silo."""
+    silo. `kept`: for the rest of the round."""
 
     silos: tuple[str, ...]
     places: Ints
     counts: tuple[int, ...]
     named: bool = False
     pool: Pool | None = None
+    kept: bool = False
     memo: dict[Any, Any] = field(default_factory=dict)
 
     @property

@@ -136,6 +136,11 @@ class Cost:
         on a GPU that each of them keeps busy."""
         return self.weights * silos <= SMALL
 
+    @property
+    def adds_little(self) -> bool:
+        """Whether a sum of models, in double precision, is little beside what a chunk holds."""
+        return self.weights <= SMALL
+
     def fits(self, rows: int) -> bool:
         """Whether so many rows of one client stay within a chunk's budget."""
         return self.most is None and self.weights + rows * self.row <= self.budget

@@ -116,6 +116,7 @@ class Cuts:
         ]
         if len(cuts) == 1 and self._device.type == "cpu" and cost.little(places, widths):
             chunk = self._axis.chunk(silos, cuts[0])
+            chunk.kept = True
             self._known[key] = widths, chunk
             return [chunk]
         return [*cuts]

@@ -412,13 +412,18 @@ class StackedEngine(Fabric):
 
         def sums(chunk: Chunk) -> tuple[Any, Sequence[float]]:
             if sums not in chunk.memo:
-                chunk.memo[sums] = self._sum_of(kind, chunk, lazy, weights, like, times)
+                found = self._sum_of(kind, chunk, lazy, weights, like, times)
+                if not chunk.kept:  # what its clients have is not held any longer
+                    chunk.memo.clear()
+                chunk.memo[sums] = found
             return chunk.memo[sums]
 
+        light = all(self._cost[silo].adds_little for silo in self.scope)
+        work = sums if light else lazy.value  # large sums are not held beside each other
         if pool is not None:
-            lots = self._pools(there, lazy, pool, sums, mean=True)
+            lots = self._pools(there, lazy, pool, work, mean=True)
         else:
-            lots = self._lots(there, sums, lazy, weights)
+            lots = self._lots(there, work, lazy, weights)
         for lot in lots:
             total, parts = None, [0.0] * len(lot.silos)
             for chunk in lot.chunks:
