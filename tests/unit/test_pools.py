@@ -152,6 +152,15 @@ def test_one_client_without_rows_stands_for_all(monkeypatch, weighting, schedule
     assert max(computed.values()) <= 2 * (4 + 1)  # rows of each silo, and one without
 
 
+@pytest.mark.parametrize("budget", [1, 900, 1500])
+@pytest.mark.parametrize("weighting", ["uniform", "rows"])
+def test_it_stands_for_them_in_one_of_several_chunks(monkeypatch, weighting, budget):
+    """The chunks' sums have weights in one and none in the others, in any order."""
+    monkeypatch.setattr(chunks, "BUDGET", budget)
+    rule = TDCD(local_steps=2, lr=0.3, batch=5, weighting=weighting)
+    assert apart(*both(rule, task(), federation(clients=(9, 12))), 12) < 1e-12
+
+
 def test_clients_that_draw_noise_are_all_computed():
     """Also those without rows, each of which has its own."""
     rule = TDCD(local_steps=3, lr=0.3, batch=4, privacy=SHIELDED)

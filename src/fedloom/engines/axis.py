@@ -11,13 +11,16 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from .. import tree
 from ..federation.schedule import Bools
 from ..federation.topology import Client
-from ..rng import Ints
+from ..rng import Floats, Ints
+
+LARGE = 2**16  # numbers of one client that are added to others one by one
 
 
 class Axis:
@@ -89,6 +92,8 @@ class Value(NamedTuple):
 
 
 def _sums(a: Tensor, weights: Tensor | None, counts: Sequence[int]) -> Tensor:
+    if weights is None and len(a) and a[0].numel() >= LARGE:
+        return torch.stack([_one_by_one(mine) for mine in a.split(list(counts))])
     if weights is not None:
         if len(counts) == 1:
             return torch.tensordot(weights, a.double(), 1)[None]
@@ -98,15 +103,49 @@ def _sums(a: Tensor, weights: Tensor | None, counts: Sequence[int]) -> Tensor:
     return torch.stack([mine.sum(0, dtype=torch.float64) for mine in a.split(list(counts))])
 
 
-def means(totals: Any, parts: Sequence[float], like: Any) -> Any:
+def _one_by_one(a: Tensor) -> Tensor:
+    """A sum that does not hold all of them in double precision at once."""
+    if not len(a):
+        return a.sum(0, dtype=torch.float64)
+    total = a[0].double()
+    for mine in a[1:].unbind():
+        total.add_(mine)
+    return total
+
+
+Shares = Tensor | Sequence[float]  # of silos in their sums: what clients' weights add up to
+
+
+def added(a: Shares, b: Shares) -> Shares:
+    """Of two chunks, of which one may have weights and the other none."""
+    if isinstance(a, Tensor):
+        return a + torch.as_tensor(b, dtype=a.dtype, device=a.device)
+    if isinstance(b, Tensor):
+        return added(b, a)
+    return [mine + theirs for mine, theirs in zip(a, b, strict=True)]
+
+
+def some(parts: Shares) -> list[bool]:
+    """Whether anybody has a part."""
+    if not isinstance(parts, Tensor):
+        return [part > 0 for part in parts]
+    positive = parts > 0
+    return [True] * len(parts) if bool(positive.all()) else positive.tolist()
+
+
+def means(totals: Any, parts: Shares, like: Any) -> Any:
     """Sums of each silo as means in the precision of another tree; where nobody has a part in one,
     it stays as it is."""
-    by = [part or 1.0 for part in parts]
-    several = len(set(by)) > 1
-    each = beside(torch.tensor(by, dtype=torch.float64), totals) if several else None
+    if isinstance(parts, Tensor):
+        by: Any = torch.where(parts == 0, 1.0, parts)
+    elif len(set(parts)) == 1:
+        by = parts[0] or 1.0
+    else:
+        by = beside(torch.tensor([part or 1.0 for part in parts], dtype=torch.float64), totals)
 
     def mean(a: Tensor, b: Tensor) -> Tensor:
-        found = a / (by[0] if each is None else each.reshape(-1, *[1] * (a.ndim - 1)))
+        each = by.reshape(-1, *[1] * (a.ndim - 1)) if isinstance(by, Tensor) else by
+        found = a if each is by and by == 1 else a / each
         return found.to(b.dtype).contiguous()
 
     return tree.map_tensors(mean, totals, like)
@@ -118,6 +157,11 @@ def beside(a: Tensor, values: Any) -> Tensor:
     return tree.sent(a, there[0].device) if there else a
 
 
+def fixed(numbers: npt.NDArray[Any], device: torch.device) -> Tensor:
+    """Numbers that depend on who is computed together, and on nothing else of a round."""
+    return tree.sent(torch.from_numpy(numbers), device)
+
+
 class Pool(NamedTuple):
     """Rows of all clients of silos, as if each silo had one client. `at`: their positions in the
     minibatch, [silos, rows]. For a mean of clients, `parts`: how many of a silo's clients these
@@ -125,8 +169,8 @@ class Pool(NamedTuple):
     it is not there."""
 
     at: Ints
-    parts: Tensor | None = None
-    whole: Tensor | None = None
+    parts: Floats | None = None
+    whole: npt.NDArray[Any] | None = None
 
     def of(self, some: slice) -> Pool:
         """Of some silos."""

@@ -1,8 +1,10 @@
-"""Rules for layers inside vmap, for tracing what rows may vary in.
+"""Rules for layers, of many clients at once (inside vmap) and, on a CPU, of one.
 
-torch's own rules for convolutions, pooling and group norms ask for sizes as plain numbers, so that
-what is traced with them holds for one number of rows only. These do not, and make the same grouped
-convolutions (layers.py). Where nothing is traced, torch's own are used: theirs is less overhead.
+torch's own rules for convolutions, pooling and group norms inside vmap ask for sizes as plain
+numbers, so that what is traced with them holds for one number of rows only. These do not, and make
+the same grouped convolutions (layers.py). On a GPU they are for what is compiled; on a CPU they
+have images with their channels last, and are always used, so that bits do not depend on what is
+traced when.
 """
 
 from __future__ import annotations
@@ -19,8 +21,10 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from ..slope import vmaps
-from .layers import Convolution, How, Norm, Pool
+from .layers import Convolution, How, Norm, Pool, Product
 
+WIDE = 2**16  # weights of a layer that is worth a rule
+MANY = 16  # numbers of images for each weight: one model by itself is worth a rule on a CPU
 Rules = Mapping[Callable[..., Any], Callable[..., Any]]
 
 
@@ -33,6 +37,23 @@ def tracing() -> bool:
     """Whether what is done is written down."""
     module = sys.modules.get("torch.fx.experimental.proxy_tensor")  # slow to import
     return module is not None and module.get_proxy_mode() is not None
+
+
+class Called(TorchFunctionMode):
+    """Whether there is a rule for something that is called."""
+
+    any = False
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        wide = func is not F.linear or args[1].numel() >= WIDE
+        self.any = self.any or (func in ON_CPU and wide)
+        return func(*args, **(kwargs or {}))
 
 
 class Instead(TorchFunctionMode):
@@ -66,14 +87,15 @@ def _convolution(
     padding: Any = 0,
     dilation: Any = 1,
     groups: int = 1,
-    opaque: bool = False,
+    on_cpu: bool = False,
 ) -> Any:
     axes = weight.ndim - 2
-    if isinstance(padding, str) or input.ndim != weight.ndim or not vmaps():
+    if isinstance(padding, str) or input.ndim != weight.ndim:
         return NotImplemented
-    if opaque and vmaps() > 1:
+    many = on_cpu and input.numel() >= MANY * weight.numel()
+    if not (vmaps() or many) or (on_cpu and vmaps() > 1):
         return NotImplemented
-    how = How(_each(stride, axes), _each(padding, axes), _each(dilation, axes), groups, opaque)
+    how = How(_each(stride, axes), _each(padding, axes), _each(dilation, axes), groups, on_cpu)
     kind = input.device.type
     if torch.is_autocast_enabled(kind):  # whose rule for convolutions this goes past
         short = torch.get_autocast_dtype(kind)
@@ -96,12 +118,21 @@ def _pooled(
     dilation: Any = 1,
     ceil_mode: bool = False,
     return_indices: bool = False,
-    first: bool = False,
+    on_cpu: bool = False,
 ) -> Any:
-    if return_indices or input.ndim != 4 or not vmaps():
+    if return_indices or input.ndim != 4 or not (on_cpu or vmaps()):
         return NotImplemented
     each = (_each(one, 2) for one in (kernel_size, stride or kernel_size, padding, dilation))
-    return Pool.apply(input, (*each, ceil_mode), first)[0]
+    return Pool.apply(input, (*each, ceil_mode))[0]
+
+
+def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
+    if not isinstance(weight, Tensor) or weight.ndim != 2 or weight.numel() < WIDE:
+        return NotImplemented
+    if input.ndim < 2 or vmaps() > 1 or torch.is_autocast_enabled(input.device.type):
+        return NotImplemented
+    found = Product.apply(input.flatten(0, -2), weight).unflatten(0, input.shape[:-1])
+    return found if bias is None else found + bias
 
 
 def _group_norm(
@@ -110,14 +141,15 @@ def _group_norm(
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     eps: float = 1e-5,
+    on_cpu: bool = False,
 ) -> Any:
-    if not vmaps():
+    if not vmaps() or (on_cpu and vmaps() > 1):
         return NotImplemented
     short = torch.is_autocast_enabled(input.device.type)
     whole = _cast(input, torch.float32) if short else input
     weight = whole.new_ones(whole.shape[1]) if weight is None else weight
     bias = whole.new_zeros(whole.shape[1]) if bias is None else bias
-    return Norm.apply(whole, weight, bias, num_groups, eps)[0]
+    return Norm.apply(whole, weight, bias, num_groups, eps, on_cpu)[0]
 
 
 RULES: Rules = {
@@ -128,12 +160,14 @@ RULES: Rules = {
     F.max_pool2d: _pooled,
     F.group_norm: _group_norm,
 }
-EXACT: Rules = {  # on a CPU, with the bits of torch's own rules
-    torch.conv1d: partial(_convolution, opaque=True),
-    torch.conv2d: partial(_convolution, opaque=True),
-    torch.conv3d: partial(_convolution, opaque=True),
-    torch.max_pool2d: partial(_pooled, first=True),
-    F.max_pool2d: partial(_pooled, first=True),
+ON_CPU: Rules = {
+    torch.conv1d: partial(_convolution, on_cpu=True),
+    torch.conv2d: partial(_convolution, on_cpu=True),
+    torch.conv3d: partial(_convolution, on_cpu=True),
+    torch.max_pool2d: partial(_pooled, on_cpu=True),
+    F.max_pool2d: partial(_pooled, on_cpu=True),
+    F.group_norm: partial(_group_norm, on_cpu=True),
+    F.linear: _linear,
 }
 
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
+from contextlib import nullcontext
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
@@ -24,11 +25,13 @@ from ..federation.local import Local, giving_tensors
 from ..federation.placed import AtClients
 from ..federation.schedule import Bools
 from ..federation.topology import Client
+from ..models.block import Params
 from ..models.task import NamelessPart, Part, SiloAsked
 from ..rng import Ints
-from ..slope import shortening
+from ..slope import grad, shortening
 from .axis import Chunk, Value, beside
-from .replay import Player
+from .batching import ON_CPU, Called, Instead, Rules
+from .replay import Player, first_line, log
 
 Call = Callable[[Local, str, Sequence[Any]], Any]
 
@@ -171,14 +174,15 @@ def widest(widths: Sequence[Ints | None]) -> Ints | None:
 
 class Mapped(Lazy):
     """Local work on lazy values. What depends on no client is computed once for all. `named`: the
-    work that was seen to ask for its silo; `steps`: how many local steps it is; `alone`: one client
-    by itself is a plain call."""
+    work that was seen to ask for its silo; `rules`: for layers; `steps`: how many local steps it
+    is; `alone`: one client by itself is a plain call."""
 
     def __init__(
         self,
         call: Call,
         play: Player,
         named: set[Local],
+        rules: Rules,
         f: Local,
         values: Sequence[Lazy],
         scope: Sequence[str],
@@ -191,6 +195,7 @@ class Mapped(Lazy):
                 has = has & value.has
         super().__init__(has, scope)
         self._call, self._play, self._named = call, play, named
+        self._ruled = partial(Instead, rules) if rules else nullcontext
         self.f, self.values, self.steps = f, values, steps
         self._least = 2 if alone else 1
 
@@ -244,7 +249,7 @@ class Mapped(Lazy):
 
         def mapped(*trees: Any) -> Any:
             along = (0 if axis else None for axis in stacked)
-            with shortening():
+            with shortening(), self._ruled():
                 return vmap(f, in_dims=tuple(map(tree.axes, trees, along)))(*trees)
 
         return wraps(f)(lambda *trees: self._play((self.f, stacked), mapped, trees))
@@ -252,7 +257,12 @@ class Mapped(Lazy):
     def _alone(self) -> Local:
         """f for one client by itself."""
         f = giving_tensors(self.f)
-        return wraps(f)(lambda *trees: self._play((self.f, None), f, trees))
+
+        def ruled(*trees: Any) -> Any:
+            with self._ruled():
+                return f(*trees)
+
+        return wraps(f)(lambda *trees: self._play((self.f, None), ruled, trees))
 
 
 class OwnNoise(Lazy):
@@ -277,3 +287,27 @@ def can_mix(lazy: Lazy, silos: tuple[str, ...]) -> bool:
     if isinstance(lazy, Same):
         return lazy.alike(silos)
     return not isinstance(lazy, Mapped) or all(can_mix(value, silos) for value in lazy.values)
+
+
+def rules_for(part: Part) -> Rules:
+    """On a CPU, those for a model that has such layers and can be computed with them: it is tried,
+    because torch refuses some other layers that channels come last to."""
+    if part.device.type != "cpu":
+        return {}
+    x, called = part.shapes.made_up(part.silo, 2)[0], Called()
+    params = {k: v.to(part.shapes.dtype) for k, v in part.block.initial(0).items()}
+
+    def total(params: Params, x: Tensor) -> Tensor:
+        return part.block(params, x).sum()
+
+    with called:
+        total(params, x)
+    if not called.any or part.loop_only:
+        return ON_CPU if called.any else {}
+    try:
+        with Instead(ON_CPU):
+            vmap(grad(total))(*stack([(params, x), (params, x)]))
+    except RuntimeError as problem:
+        log.info("layers are computed as torch has them: %s", first_line(problem))
+        return {}
+    return ON_CPU

@@ -13,9 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
-import torch
 
-from .. import tree
 from ..federation.schedule import Bools
 from ..rng import Ints
 from .axis import Axis, Chunk, Pool
@@ -92,9 +90,8 @@ class Pools:
         if self._mean:
             if not any(self._clients):
                 return
-            device, dtype = self._where.device, self._where.dtype
-            parts = tree.sent(torch.tensor(self._clients, dtype=torch.float64), device) / len(cuts)
-            whole = tree.sent(torch.from_numpy(self._here), device) / parts.to(dtype)[:, None]
+            parts = np.array(self._clients) / len(cuts)
+            whole = self._here / np.where(parts, parts, 1).astype(self._where.numbers)[:, None]
         for cut in cuts:
             pool = Pool(np.ascontiguousarray(cut), parts, whole)
             yield Chunk(self._silos, places, (1,) * len(places), pool=pool)

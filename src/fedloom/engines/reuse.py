@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from . import oncpu  # noqa: F401  (its operations)
+
 aten = torch.ops.aten
 FEW = 8  # clients for each that does not move
 INTO = {  # what can overwrite which of its arguments, as what, named how
@@ -26,7 +28,13 @@ INTO = {  # what can overwrite which of its arguments, as what, named how
     aten.where.self: (aten.where.self_out, "out", (1, 2)),
     aten.threshold_backward.default: (aten.threshold_backward.grad_input, "grad_input", (0, 1)),
 }
-FRESH = {*INTO, aten.bmm.default, aten.mm.default}  # what gives memory of its own
+FRESH = {  # what gives memory of its own
+    *INTO,
+    aten.bmm.default,
+    aten.mm.default,
+    torch.ops.fedloom.product.default,
+    torch.ops.fedloom.convolution_derivative.default,
+}
 
 
 def reused(graph: fx.Graph) -> None:

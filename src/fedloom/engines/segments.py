@@ -6,11 +6,12 @@ not be finite.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -31,28 +32,31 @@ class Spots(NamedTuple):
     """Where the rows of a chunk's clients are. `slots`: [c, b] or [c, Q, b] positions in the
     minibatch; `over`: the same, counted through the minibatches of the chunk's silos; `mask`: which
     of them are real; `real`: these, counted through the slots; `at`: their positions, counted
-    through the minibatches; `whole`: these are all there are, in their order."""
+    through the minibatches; `back`: if these are all positions, where each of them is among the
+    slots; `whole`: they are all, in their order."""
 
     slots: Tensor
     over: Tensor
     mask: Tensor
     real: Tensor
     at: Tensor
+    back: Tensor | None
     whole: bool
 
 
 class Segments(RowMap):
     """Which positions of a minibatch each client fills: positions sorted by client and step.
 
-    `ids` are [B] or [Q, B]; `owner`: by silo, the place of each row's client on the axis, which has
-    `clients` places; `width`: columns for so many rows of a silo's client; `steps`: local steps
-    that they are for.
+    `ids` are [B] or [Q, B]; `owner`: the place of each row's client on the axis, which has
+    `clients` places, [silos, rows]; `width`: columns for so many rows of a silo's client; `steps`:
+    local steps that they are for.
     """
 
     def __init__(
         self,
         ids: Tensor,
-        owner: Mapping[str, Ints],
+        silos: tuple[str, ...],
+        owner: Ints,
         clients: int,
         width: Callable[[str, int], int],
         device: torch.device,
@@ -62,13 +66,14 @@ class Segments(RowMap):
         self.size, self.steps = ids.numel(), steps
         self.ids = tree.sent(ids.flatten(), device)
         self._lead = tuple(ids.shape[:-1])
-        self._width, self.device, self.dtype = width, device, dtype
+        self._width, self.device = width, device
+        self.numbers = np.float64 if dtype == torch.float64 else np.float32
         self._known: dict[tuple[bytes, ...], Spots] = {}
         lines = ids.shape[0] if self._lead else 1
         rows = self._rows = ids.flatten().numpy()
-        self._all = len(next(iter(owner.values())))
-        self._owner = np.stack([mine[rows] for mine in owner.values()])
-        self._silos, self._clients = tuple(owner), clients
+        self._all = owner.shape[1]
+        self._owner = owner.take(rows, axis=1)
+        self._silos = silos
         group = self._owner
         if lines > 1:
             group = group * lines + np.repeat(np.arange(lines), ids.shape[-1])
@@ -134,13 +139,17 @@ class Segments(RowMap):
         return self._found(chunk, slots, over, real, np.arange(slots.size))
 
     def _found(self, chunk: Chunk, slots: Ints, over: Ints, mask: Bools, real: Ints) -> Spots:
-        at = over.reshape(-1)[real]
+        at, back = over.reshape(-1)[real], None
         every = len(at) == len(chunk.silos) * self.size
         whole = every and bool((at[1:] > at[:-1]).all())
-        a, b, c, d, e = (
-            tree.sent(torch.from_numpy(one), self.device) for one in (slots, over, mask, real, at)
-        )
-        return Spots(a, b, c, d, e, whole)
+        if every:
+            back = np.empty_like(at)
+            back[at] = real
+        a, b, c, d, e = map(self._sent, (slots, over, mask, real, at))
+        return Spots(a, b, c, d, e, None if back is None else self._sent(back), whole)
+
+    def _sent(self, a: npt.NDArray[Any]) -> Tensor:
+        return tree.sent(torch.from_numpy(a), self.device)
 
     def owners(self, silos: Sequence[str]) -> Ints:
         """The place of the client of each row of these silos' minibatches, [silos, size]."""
@@ -153,34 +162,59 @@ class Segments(RowMap):
         assert chunk.pool.whole is not None
         if mask is None and self in chunk.memo:
             return chunk.memo[self]
-        whole = chunk.pool.whole.flatten()
+        owners, whole = self.owners(chunk.silos), chunk.pool.whole
+        counts, rows = whole > 0, self.rows
         if mask is not None:
-            whole = torch.where(mask, whole, 0)
-        who = tree.sent(torch.from_numpy(self.owners(chunk.silos).reshape(-1)), self.device)
-        rows = whole.new_zeros(self._clients).index_add_(0, who, (whole > 0).to(whole.dtype))
-        each = whole / rows.index_select(0, who).clamp_(min=1)
-        found = each.index_select(0, self.spots(chunk).at).reshape(len(chunk.silos), -1)
+            counts &= mask.cpu().numpy().reshape(whole.shape)
+        if not counts.all():
+            rows = np.bincount(owners[counts], minlength=len(rows))
+            whole = np.where(counts, whole, 0)
+        each = whole / np.maximum(rows.take(owners), 1).astype(whole.dtype)
+        found = self._sent(np.take_along_axis(each, chunk.pool.at, axis=1))
         if mask is None:
             chunk.memo[self] = found
         return found
 
-    def put(self, chunk: Chunk, value: Value, rows: Tensor) -> Tensor:
-        """Write a chunk's rows where they belong in the minibatches of its silos; returns them,
-        without padding."""
-        spots = self.spots(chunk)
-        got = value.tree.shape[: spots.mask.ndim] if isinstance(value.tree, Tensor) else ()
-        if not value.stacked or got != spots.mask.shape:
+    def joined(
+        self,
+        chunks: Iterable[Chunk],
+        value: Callable[[Chunk], Value],
+        size: int,
+        checked: Callable[[Tensor], Tensor],
+        empty: Callable[[int], Tensor],
+    ) -> tuple[Tensor, Tensor | None]:
+        """The minibatches of silos, `size` rows in all, by the rows that chunks have of them; and
+        which of them came (None: all)."""
+        rows, came = None, []
+        for chunk in chunks:
+            spots, mine = self.spots(chunk), value(chunk)
+            if spots.back is not None:
+                own = self._flat(chunk, mine)
+                in_order = spots.whole and len(own) == size
+                return checked(own if in_order else own.index_select(0, spots.back)), None
+            rows = empty(size) if rows is None else rows
+            rows.index_copy_(0, spots.at, checked(self.real(chunk, mine)))
+            came.append(spots.at)
+        rows = empty(size) if rows is None else rows
+        if sum(map(len, came)) == size:
+            return rows, None
+        mask = torch.zeros(size, dtype=torch.bool, device=self.device)
+        for at in came:
+            mask.index_fill_(0, at, True)
+        rows[~mask] = 0
+        return rows, mask
+
+    def real(self, chunk: Chunk, value: Value) -> Tensor:
+        """A chunk's rows, one after the other, without padding."""
+        spots, own = self.spots(chunk), self._flat(chunk, value)
+        return own.index_select(0, spots.real) if len(spots.real) < len(own) else own
+
+    def _flat(self, chunk: Chunk, value: Value) -> Tensor:
+        mask = self.spots(chunk).mask
+        got = value.tree.shape[: mask.ndim] if isinstance(value.tree, Tensor) else ()
+        if not value.stacked or got != mask.shape:
             raise ValueError("one entry for each of a client's rows is needed")
-        own = value.tree.flatten(0, spots.mask.ndim - 1)
-        if len(spots.real) < len(own):  # there is padding
-            own = own.index_select(0, spots.real)
-        if own.shape[1:] != rows.shape[1:] or own.dtype != rows.dtype:  # it will be refused
-            return own
-        if spots.whole:
-            rows.copy_(own)
-        else:
-            rows.index_copy_(0, spots.at, own)
-        return own
+        return value.tree.flatten(0, mask.ndim - 1)
 
 
 class Taken(Lazy):
@@ -258,6 +292,8 @@ class Scattered(Lazy):
             mask = spots.mask
         else:
             mask = rows_at(counts, spots.over) & spots.mask
+        if spots.whole and len(spots.over.flatten()) == len(value):
+            return Value(Rows(value.unflatten(0, spots.over.shape), mask), True)
         return Value(Rows(rows_at(value, spots.over), mask), True)
 
     def _join(self, each: Sequence[Rows]) -> tuple[Tensor, Tensor | None]:

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from . import oncpu  # noqa: F401  (its operations)
+
 aten = torch.ops.aten
 WORTH = {  # what is worth being handed on: without one of these, nothing is
     aten.bmm.default,
@@ -21,6 +23,8 @@ WORTH = {  # what is worth being handed on: without one of these, nothing is
     aten.addmm.default,
     aten.baddbmm.default,
     aten.convolution.default,
+    torch.ops.fedloom.product.default,
+    torch.ops.fedloom.convolution.default,
 }
 
 

@@ -23,7 +23,7 @@ from ..federation.messages import Kind
 from ..federation.placed import AtClients
 from ..federation.schedule import Bools
 from ..rng import Ints
-from .axis import Axis, Chunk
+from .axis import Axis, Chunk, Shares
 from .chunks import Cost
 from .clientaxis import Lazy
 from .lots import Silos
@@ -41,8 +41,7 @@ class SpreadEngine(StackedEngine):
     def __init__(self, *args: Any, ranks: Ranks, **options: Any):
         super().__init__(*args, **options)
         self._ranks = ranks
-        rows = sum(np.bincount(mine, minlength=self._axis.size) for mine in self._owner.values())
-        assert isinstance(rows, np.ndarray)
+        rows = np.bincount(self._owner.reshape(-1), minlength=self._axis.size)
         self._mine = homes(self._axis, rows, self._cost, ranks.size) == ranks.rank
 
     def __str__(self) -> str:
@@ -110,13 +109,13 @@ class SpreadEngine(StackedEngine):
         lazy: Lazy,
         weights: Lazy | None,
         like: Mapping[str, Any],
-    ) -> Iterator[tuple[Silos, Any, list[float]]]:
+    ) -> Iterator[tuple[Silos, Any, Shares]]:
         parts = dict.fromkeys(self.scope, 0.0)
         forms = {silo: tree.apart(like[silo]) for silo in self.scope}
         sums = {silo: list(map(_zeros, tensors)) for silo, (tensors, _) in forms.items()}
         for silos, total, shares in super()._sums(kind, there, lazy, weights, like):
             for at, silo in enumerate(silos):
-                parts[silo], sums[silo] = shares[at], [a[at] for a in tree.tensors(total)]
+                parts[silo], sums[silo] = float(shares[at]), [a[at] for a in tree.tensors(total)]
         share = torch.tensor([*parts.values()], dtype=torch.float64, device=self.device)
         flat = [share, *(a for silo in self.scope for a in sums[silo])]
         share, *found = self._totals(self._at_move(kind), flat)

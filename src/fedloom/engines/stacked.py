@@ -36,10 +36,11 @@ from ..federation.placed import (
 from ..federation.schedule import Bools, Everyone, Moment, Schedule
 from ..federation.topology import Client, title
 from ..models.task import NamelessPart, Shapes, Task
-from ..rng import Ints
+from ..rng import Floats, Ints
 from ..slope import derivatives_by
-from .axis import Axis, Chunk
+from .axis import Axis, Chunk, Shares, added, fixed, some
 from .axis import means as means_of
+from .batching import Rules
 from .chunks import Cost
 from .clientaxis import (
     Lazy,
@@ -48,6 +49,7 @@ from .clientaxis import (
     Parts,
     Same,
     Stacked,
+    rules_for,
     stacked_by_shape,
 )
 from .compiling import Compiler
@@ -104,11 +106,13 @@ class StackedEngine(Fabric):
         for silo, part in self.part.values.items():
             alike.setdefault((part.kind, held.y[silo] is None), []).append(silo)
         self._cost: dict[str, Cost] = {}
+        self._rules: Rules = {}
         self._nameless: dict[str, NamelessPart] = {}
         for silos in alike.values():
             part = self.part.values[silos[0]]
             self._cost.update(dict.fromkeys(silos, Cost.of(part, chunk, compile)))
             self._nameless.update(dict.fromkeys(silos, NamelessPart(part)))
+            self._rules = {**self._rules, **rules_for(part)}
         together = [tuple(silos) for silos in alike.values()]
         self._cuts = Cuts(self._axis, together, self._cost, self.device)
         self._named: set[Local] = set()  # client work that asks for its silo
@@ -116,10 +120,9 @@ class StackedEngine(Fabric):
         self._compiler = Compiler(self.device) if compile else None
         self._all = np.ones(self._axis.size, dtype=bool)
         self._roster = self._all.copy()  # one for all scopes: changed in place
-        self._owner = {
-            silo: owner.numpy() + self._axis.span[silo].start
-            for silo, owner in placement.owner.items()
-        }
+        self._owner = np.stack(
+            [placement.owner[silo].numpy() + self._axis.span[silo].start for silo in topology.silos]
+        )
         self._desk: dict[tuple[Key, str, str], Any] = {}
         self._sizes: dict[str, tuple[Any, int]] = {}
         self._finite: AtHubs[Any] | None = None  # the last mean of all silos
@@ -177,8 +180,11 @@ class StackedEngine(Fabric):
         return all(cost.fits(rows) for cost in self._cost.values())
 
     def minibatch(self, ids: Tensor, steps: int | None = None) -> tuple[AtClients[Batch], RowMap]:
-        owner = {silo: self._owner[silo] for silo in self.scope}
-        where = Segments(ids, owner, self._axis.size, self._width, self.device, self.dtype, steps)
+        owner = self._owner
+        if len(self.scope) < len(self.silos):
+            owner = owner[[self.silos.index(silo) for silo in self.scope]]
+        sizes = self._axis.size, self._width
+        where = Segments(ids, self.scope, owner, *sizes, self.device, self.dtype, steps)
         return Taken(self.held, where, self._all, self.scope), where
 
     def _width(self, silo: str, rows: int) -> int:
@@ -233,7 +239,7 @@ class StackedEngine(Fabric):
         check_local(f)
         args = [self._lazy(value, name_of(f)) for value in values or [self.known(None)]]
         f = f if values else of_nothing(f)
-        how = self._client_call, self._player, self._named
+        how = self._client_call, self._player, self._named, self._rules
         return Mapped(*how, f, args, self.scope, steps, alone=self._compiler is None)
 
     def _client_call(self, f: Local, where: str, args: Sequence[Any]) -> Any:
@@ -315,7 +321,7 @@ class StackedEngine(Fabric):
         for silos, rows, mask in self._rows(kind, there & (where.rows > 0), lazy, where):
             if not tree.is_finite(rows):
                 for chunk in self._one_by_one(there & (where.rows > 0)):
-                    own = self._rows_of(kind, where, chunk, lazy, rows.clone())
+                    own = where.real(chunk, lazy.value(chunk))
                     self._check_finite(kind, self._client(chunk), own)
             masks = [where.everything] * len(silos) if mask is None else mask.split(where.size)
             each = map(Rows, rows.split(where.size), masks)
@@ -336,29 +342,22 @@ class StackedEngine(Fabric):
             if pooled
             else self._lots(there, lazy.value, lazy)
         ):
-            shape, dtype = self._spec(kind, lot.silos[0])
-            size, came = len(lot.silos) * where.size, []
-            rows = torch.empty(size, *shape, dtype=dtype, device=self.device)
-            for chunk in lot.chunks:
-                own = self._rows_of(kind, where, chunk, lazy, rows)
-                self._check_rows(kind, lot.silos[0], own, lot.silos[0])
-                came.append(where.spots(chunk).at)
-            if sum(map(len, came)) == size:
-                yield lot.silos, rows, None
-                continue
-            mask = torch.zeros(size, dtype=torch.bool, device=self.device)
-            for at in came:
-                mask.index_fill_(0, at, True)
-            rows[~mask] = 0
-            yield lot.silos, rows, mask
+            silo = lot.silos[0]
+            shape, dtype = self._spec(kind, silo)
 
-    def _rows_of(
-        self, kind: Kind, where: Segments, chunk: Chunk, lazy: Lazy, rows: Tensor
-    ) -> Tensor:
-        try:
-            return where.put(chunk, lazy.value(chunk), rows)
-        except ValueError as problem:
-            raise ProtocolError(f"round {self.round}: {kind}: {problem}") from None
+            def checked(rows: Tensor, silo: str = silo) -> Tensor:
+                self._check_rows(kind, silo, rows, silo)
+                return rows
+
+            def empty(size: int, shape: Any = shape, dtype: torch.dtype = dtype) -> Tensor:
+                return torch.empty(size, *shape, dtype=dtype, device=self.device)
+
+            size = len(lot.silos) * where.size
+            try:
+                rows, mask = where.joined(lot.chunks, lazy.value, size, checked, empty)
+            except ValueError as problem:
+                raise ProtocolError(f"round {self.round}: {kind}: {problem}") from None
+            yield lot.silos, rows, mask
 
     def mean(
         self,
@@ -382,7 +381,9 @@ class StackedEngine(Fabric):
                     self._check_finite(kind, self._client(chunk), lazy.value(chunk).tree)
                 self._check_finite(kind, silos[0], found)
             each = tree.unbound(found, len(silos))
-            means.update({j: a for j, a, part in zip(silos, each, parts, strict=True) if part > 0})
+            means.update(
+                {j: a for j, a, any_ in zip(silos, each, some(parts), strict=True) if any_}
+            )
             self._means.append((silos, each, found))
         more = 0 if weights is None else self.dtype.itemsize
         self._book_all("up", kind, there, {j: self._size(j, a) + more for j, a in before.items()})
@@ -403,14 +404,14 @@ class StackedEngine(Fabric):
         lazy: Lazy,
         weights: Lazy | None,
         like: Mapping[str, Any],
-    ) -> Iterator[tuple[Silos, Any, list[float]]]:
+    ) -> Iterator[tuple[Silos, Any, Shares]]:
         """Sums over the clients of silos, each tensor with a first axis for these silos."""
         pool = rows_of_mean(lazy) if self._pooling and weights is None else None
         times: Ints | None = None
         if pool is None:
             there, times = self._spared(there, lazy, weights)
 
-        def sums(chunk: Chunk) -> tuple[Any, Sequence[float]]:
+        def sums(chunk: Chunk) -> tuple[Any, Shares]:
             if sums not in chunk.memo:
                 found = self._sum_of(kind, chunk, lazy, weights, like, times)
                 if not chunk.kept:  # what its clients have is not held any longer
@@ -425,17 +426,15 @@ class StackedEngine(Fabric):
         else:
             lots = self._lots(there, work, lazy, weights)
         for lot in lots:
-            total, parts = None, [0.0] * len(lot.silos)
+            found: tuple[Any, Shares] | None = None
             for chunk in lot.chunks:
-                part, shares = sums(chunk)
-                if total is None:
-                    total = part
-                else:
+                more = sums(chunk)
+                if found is not None:
                     with quietly():
-                        total = tree.add(total, part)
-                parts = [a + b for a, b in zip(parts, shares, strict=True)]
-            if total is not None:
-                yield lot.silos, total, parts
+                        more = tree.add(found[0], more[0]), added(found[1], more[1])
+                found = more
+            if found is not None:
+                yield lot.silos, *found
 
     def _spared(self, there: Bools, lazy: Lazy, weights: Lazy | None) -> tuple[Bools, Ints | None]:
         """Without those for whom another client computes the same, and for how many each does."""
@@ -456,26 +455,30 @@ class StackedEngine(Fabric):
         lazy: Lazy,
         weights: Lazy | None,
         like: Mapping[str, Any],
-        times: Ints | None,
-    ) -> tuple[Any, Sequence[float]]:
+        times: Ints | Floats | None,
+    ) -> tuple[Any, Shares]:
         """Weighted sums over each silo's clients of one chunk, and the sums of the weights.
         `times`: how many clients each of them stands for."""
-        count, w = len(chunk.places), None if chunk.pool is None else chunk.pool.parts
         value = lazy.value(chunk)
-        form = tree.signature(value.tree, int(value.stacked))
+        form, w, lowest, at = tree.signature(value.tree, int(value.stacked)), None, 1.0, 0
         if weights is not None:
-            w = weights.value(chunk).numbers(count).to(self.dtype).double()
-        at = 0 if w is None else int(w.argmin())
-        lowest = 1.0 if w is None else float(w[at])
+            w = weights.value(chunk).numbers(len(chunk.places)).to(self.dtype).double()
+            if bool((w < 0).any()):
+                at = int(w.argmin())
+                lowest = float(w[at])
+        elif chunk.pool is not None and chunk.pool.parts is not None:
+            times = chunk.pool.parts
         for silo in chunk.silos:
             self._check_mean(kind, self._client(chunk, at), form, lowest, like[silo])
-        if times is not None:
-            more = tree.sent(torch.from_numpy(times[chunk.places]), self.device).double()
+        if times is not None and chunk.pool is None:
+            times = times[chunk.places]
+        if times is not None and (times != 1).any():
+            more = fixed(times, self.device).double()
             w = more if w is None else w * more
         part = value.sums(w, chunk.counts)
         if w is None:
             return part, chunk.counts
-        return part, [float(mine.sum()) for mine in w.split(list(chunk.counts))]
+        return part, torch.stack([mine.sum() for mine in w.split(list(chunk.counts))])
 
     def _collect_clients(self, kind: Kind, value: AtClients[Any]) -> AtHubs[dict[str, Any]]:
         lazy = self._lazy(value, kind.name)

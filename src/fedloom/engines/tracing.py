@@ -20,7 +20,6 @@ from torch.fx.experimental.symbolic_shapes import (
 from torch.utils._python_dispatch import _disable_current_modes
 
 from .. import tree
-from .batching import EXACT, Instead
 from .simplify import changes, compiled, simplified
 
 Unmet = Callable[[Sequence[Tensor]], str | None]
@@ -47,12 +46,9 @@ def traced(
     their order. `compile`: what makes a function of the graph, in place of running its operations
     one by one."""
     found: list[tree.Form] = []
-    on_cpu = all(a.device.type == "cpu" for a in tensors)
-    rules = EXACT if compile is None and on_cpu else {}
 
     def flat(*mine: Tensor) -> list[Tensor]:
-        with Instead(rules):
-            results, shape = tree.apart(f(*tree.joined(form, mine)))
+        results, shape = tree.apart(f(*tree.joined(form, mine)))
         found.append(shape)
         return results
 

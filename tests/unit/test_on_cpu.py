@@ -1,0 +1,149 @@
+"""Layers on a CPU by operations of our own: the numbers of torch's, in another order of axes."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.func import vmap
+
+from fedloom import TDCD, Run, Task, linear, mlp, partition, tree
+from fedloom.engines import axis, batching, oncpu
+from fedloom.engines.axis import Value
+from fedloom.engines.batching import ON_CPU, Instead
+
+
+class Functional(nn.Module):
+    """A convolution that is no module."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(8, 2, 3, 3))
+        self.last = nn.Linear(8 * 3 * 2, 3)
+
+    def forward(self, x):
+        x = F.conv2d(x, self.weight, padding=1)
+        return self.last(F.max_pool2d(F.relu(x), 2).flatten(1))
+
+
+def images(clients, rows=120, shape=(2, 7, 5)):
+    draw = torch.Generator().manual_seed(0)
+    x = {"a": torch.randn(rows, *shape, generator=draw)}
+    return partition(x, torch.randint(3, (rows,), generator=draw), {"a": clients})
+
+
+@pytest.mark.parametrize("clients", [1, 5])
+@pytest.mark.parametrize("steps", [1, 3])
+def test_images_with_channels_last_are_the_reference(clients, steps):
+    rule, task = TDCD(local_steps=steps, lr=0.1, batch=40), Task({"a": Functional}, "cross-entropy")
+    fast, slow = (
+        Run(rule, task, images(clients), engine=engine, precision="float64")
+        for engine in ("stacked", "reference")
+    )
+    assert fast.fed._rules is ON_CPU or fast.fed._rules == ON_CPU
+    fast.fit(4)
+    slow.fit(4)
+    assert float((fast.predict() - slow.predict()).abs().max()) < 1e-12
+
+
+def test_results_stay_with_their_channels_last():
+    x, w = torch.randn(3, 6, 4, 8, 6), torch.randn(3, 5, 4, 3, 3)
+    seen = []
+
+    def layers(x, w):
+        x = F.max_pool2d(F.relu(F.conv2d(x, w, padding=1)), 2)
+        seen.append(torch._C._functorch.get_unwrapped(x))
+        return x
+
+    with Instead(ON_CPU):
+        vmap(layers)(x, w)
+    (inside,) = seen
+    assert inside.shape == (6, 3, 5, 4, 3)  # rows, clients, channels, ...
+    assert inside.flatten(1, 2).is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("dims", [(0, 0), (0, None), (None, 0), None])
+def test_products_of_wide_layers(monkeypatch, known, dims):
+    """By one library or by the other, with their derivatives."""
+    if not known:
+        monkeypatch.setattr(oncpu, "_has_layers", lambda: False)
+    draw = torch.Generator().manual_seed(0)
+    x, w = torch.randn(3, 40, 512, generator=draw), torch.randn(3, 256, 512, generator=draw)
+    b = torch.randn(3, 256, generator=draw)
+
+    def both(x, w, b):
+        def loss(x, w, b):
+            return F.linear(x, w, b).square().sum()
+
+        return F.linear(x, w, b), torch.func.grad(loss, (0, 1, 2))(x, w, b)
+
+    if dims is None:
+        f, given = both, [a[0] for a in (x, w, b)]
+    else:
+        f, dims = vmap(both, (*dims, dims[1])), (*dims, dims[1])
+        given = [a if at == 0 else a[0] for a, at in zip((x, w, b), dims, strict=True)]
+    with Instead(ON_CPU):
+        found = tree.tensors(f(*given))
+    wanted = tree.tensors(f(*[a.double() for a in given]))
+    for mine, theirs in zip(found, wanted, strict=True):
+        assert mine.dtype == torch.float32
+        assert float((mine - theirs).abs().max()) < 1e-5 * float(theirs.abs().max())
+
+
+def test_a_wide_layer_has_the_other_library(monkeypatch):
+    """Where torch has it, in a run, traced or not with the same bits; and not a narrow one."""
+    used = []
+    plain = oncpu._layer
+    monkeypatch.setattr(oncpu, "_layer", lambda *a: used.append(a[0].shape) or plain(*a))
+    draw = torch.Generator().manual_seed(0)
+    x = {"a": torch.randn(300, 400, generator=draw)}
+    rows = partition(x, torch.randn(300, generator=draw), {"a": 3})
+    rule, wide = (
+        TDCD(local_steps=2, lr=0.001, batch=200),
+        Task({"a": mlp(400, [300], 1)}, "squared"),
+    )
+    called, played = (Run(rule, wide, rows, replay=after) for after in (0, 2))
+    assert torch.equal(called.fit(8).predict(), played.fit(8).predict())
+    assert bool(used) == oncpu._has_layers()
+    exact = Run(rule, wide, rows, engine="reference", precision="float64").fit(8).predict()
+    assert float((called.predict() - exact).abs().max()) < 1e-4
+    assert Run(rule, Task({"a": linear(400)}, "squared"), rows).fed._rules == {}
+
+
+def test_rules_are_for_models_with_such_layers(monkeypatch):
+    monkeypatch.setattr(batching, "WIDE", 60)
+    rows = images(2, shape=(10,))
+    for width in (5, 6):
+        run = Run(TDCD(batch=20), Task({"a": mlp(10, [width], 3)}, "cross-entropy"), rows)
+        assert bool(run.fed._rules) == (width == 6)
+
+
+class Refused(Functional):
+    """With a layer that torch computes inside vmap in one order of axes only, and not by a rule."""
+
+    def forward(self, x):
+        x = torch.group_norm(F.conv2d(x, self.weight, padding=1), 4)
+        return self.last(F.max_pool2d(x, 2).flatten(1))
+
+
+def test_a_model_that_cannot_have_them_is_computed_without():
+    rule, task = TDCD(local_steps=2, lr=0.1, batch=40), Task({"a": Refused}, "cross-entropy")
+    fast, slow = (
+        Run(rule, task, images(5), engine=engine, precision="float64")
+        for engine in ("stacked", "reference")
+    )
+    assert fast.fed._rules == {}
+    fast.fit(2)
+    slow.fit(2)
+    assert float((fast.predict() - slow.predict()).abs().max()) < 1e-12
+
+
+def test_large_values_are_added_one_by_one(monkeypatch):
+    value = Value({"w": torch.randn(7, 3, 4)}, True)
+    counts = (4, 0, 3)
+    plain = value.sums(None, counts)["w"]
+    monkeypatch.setattr(axis, "LARGE", 12)
+    added = value.sums(None, counts)["w"]
+    assert added.dtype == torch.float64
+    assert torch.allclose(added, plain, rtol=1e-15, atol=1e-15)
+    assert added.shape == (3, 3, 4)
