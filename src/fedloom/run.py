@@ -87,7 +87,7 @@ class Run:
 
     `engine`: "stacked" (fast) or "reference" (every party by itself, slow, obviously right).
     `chunk`: clients run at once by the stacked engine (None: by their size), `replay`: calls after
-    which it traces local work (0: never), `compile`: whether it compiles derivatives; see
+    which it traces local work (0: never), `compile`: whether it compiles it; see
     docs/speed.md. `precision`: "tf32" and "bf16" keep weights in float32. `network`: links and
     speeds for `time`. `ranks`: processes to share the clients' work with; see
     docs/several-processes.md.

@@ -33,9 +33,10 @@ def judge(found):
 
 def test_two_ranks_are_one(torchrun, tmp_path):
     """TDCD (three weightings, reused and fresh), FedBCD, VAFL with calls, HyFEM's collected models,
-    silos that share chunks, state held at clients; with absent clients, over a restart."""
+    silos that share chunks, compiled or not, state held at clients; with absent clients, over a
+    restart."""
     found = compared(torchrun, tmp_path, 2, "Drawn", *FOUR)
-    assert len(found) == 12
+    assert len(found) == 15
     assert all(case["clients"] > 0 for case in found)
     judge(found)
 

@@ -28,6 +28,7 @@ def cases():
     for weighting in ("uniform", "rows", "participants"):
         mine = TDCD(local_steps=2, lr=0.1, batch=20, weighting=weighting)
         yield f"silos alike, {weighting}, Drawn", mine, alike(), Drawn(0.6, seed=1)
+        yield f"silos alike, {weighting}, Drawn, compiled", mine, alike(), Drawn(0.6, seed=1)
     for mine in Personal.examples():
         yield "held at clients, Drawn", mine, sample_of(mine), Drawn(0.6, seed=1)
 
@@ -40,6 +41,7 @@ def compared(ranks, name, algorithm, sample, schedule):
     """How far all ranks together are from one alone, and from each other."""
     options = {"seed": 3, "precision": "float64", "schedule": schedule}
     alone = Run(algorithm, *sample, **options).fit(ROUNDS)
+    options["compile"] = "compiled" in name
     run = Run(algorithm, *sample, **options, ranks=ranks).fit(2)
     run = Run(algorithm, *sample, **options, ranks=ranks).restore(run.snapshot()).fit(ROUNDS)
     own = {

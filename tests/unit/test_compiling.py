@@ -9,13 +9,19 @@ import torch.nn.functional as F
 from torch.func import vmap
 
 from fedloom import TDCD, Run, Task, mlp, partition, tree
-from fedloom.engines import compiling
+from fedloom.engines import compiling, stacked
 from fedloom.engines.batching import ON_CPU, RULES, Instead, tracing
 from fedloom.engines.convolutions import Convolutions
 
 needs_compiler = pytest.mark.skipif(
     not shutil.which("c++") and not shutil.which("g++"), reason="there is no C++ compiler"
 )
+
+
+@pytest.fixture(autouse=True)
+def by_torchs_compiler(monkeypatch):
+    """Also on a CPU, where clients' work is compiled otherwise."""
+    monkeypatch.setattr(stacked, "natively", lambda device: False)
 
 
 @pytest.fixture

@@ -175,6 +175,7 @@ def test_rounds_are_played(monkeypatch):
     calls = Calls()
     monkeypatch.setattr(compiling, "recorder", lambda tensors: calls)
     monkeypatch.setattr(compiling, "_made", lambda graph, fake: graph)
+    monkeypatch.setattr("fedloom.engines.stacked.natively", lambda device: False)
     draw = torch.Generator().manual_seed(0)
     x = {silo: torch.randn(200, 4, generator=draw) for silo in ("a", "b")}
     rows = partition(x, torch.randint(3, (200,), generator=draw), {"a": 4, "b": 4})

@@ -55,7 +55,7 @@ class Engine:
         int, "calls (of 20 ms in the mean) after which local work is traced; 0: never"
     ] = 150
     compile: Annotated[
-        bool, "compile clients' derivatives, for long runs on a GPU; it takes some minutes"
+        bool, "compile clients' work: on a CPU in a second or two, on a GPU in some minutes"
     ] = False
     presence: Annotated[float, "the share of clients present in a round, drawn anew each round"] = (
         1.0

@@ -89,6 +89,14 @@ class Same(Lazy):
             self._together[silos] = stack(mine)
         return True
 
+    def together(self, silos: tuple[str, ...]) -> tuple[Any, bool]:
+        """The value of silos that are alike: one, or stacked."""
+        if len(silos) == 1:
+            mine = self._values[silos[0]]
+            return tree.map_tensors(lambda a: a[None], mine), False
+        both = self._together[silos]
+        return both, both is self._values[silos[0]]
+
     def _compute(self, chunk: Chunk) -> Value:
         if not chunk.mixed:
             return Value(self._values[chunk.silos[0]], False)
@@ -108,9 +116,11 @@ class Parts(Lazy):
         super().__init__(has, tuple(parts))
         self._parts, self._nameless = parts, nameless
 
+    def of(self, silo: str, named: bool) -> Part:
+        return (self._parts if named else self._nameless)[silo]
+
     def _compute(self, chunk: Chunk) -> Value:
-        parts = self._parts if chunk.named else self._nameless
-        return Value(parts[chunk.silos[0]], False)
+        return Value(self.of(chunk.silos[0], chunk.named), False)
 
 
 Groups = Sequence[tuple[Ints, Value]]  # clients by place, and their value

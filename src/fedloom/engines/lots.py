@@ -57,7 +57,7 @@ class Cuts:
         shapes = together([value.shapes() for value in values])
         widths = widest([value.widths() for value in values])
         found: list[tuple[Silos, list[Ints | Chunk]]] = []
-        for silos in self._together(scope):
+        for silos in self.together(scope):
             places = self._axis.places(there, silos)
             one_shape = shapes is None or len(set(shapes[places].tolist())) < 2
             small = len(silos) > 1 and one_shape and self._cost[silos[0]].small(len(places))
@@ -83,7 +83,7 @@ class Cuts:
         work: Work,
     ) -> Iterator[Lot]:
         """Silos as lots in which each silo has one client, with all rows."""
-        for alike in self._together(scope):
+        for alike in self.together(scope):
             cost, all_there = self._cost[alike[0]], bool(there[where.owners(alike)].all())
             mixed = all_there and cost.tiny(len(alike)) and can_mix(lazy, alike)
             for silos in [alike] if mixed else [(silo,) for silo in alike]:
@@ -93,7 +93,7 @@ class Cuts:
                 heavy = pieces > 1 and cost.heavy(pools.rows // pieces)
                 yield Lot(silos, self._ahead(chunks, work) if heavy else chunks)
 
-    def _together(self, scope: Sequence[str]) -> Sequence[Silos]:
+    def together(self, scope: Sequence[str]) -> Sequence[Silos]:
         """Silos that may share a lot: some of them alone never do."""
         return self.alike if len(scope) == len(self._cost) else [(silo,) for silo in scope]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -59,6 +60,21 @@ class Held:
             return rows_at(x, rows), None if y is None else rows_at(y, rows)
         each, labels = self._of(chunk.silos)
         return _taken(chunk, each, rows), _taken(chunk, labels, rows) if labels else None
+
+    def flat(self, silos: tuple[str, ...], ids: Tensor, counts: Sequence[int]) -> Pair:
+        """Rows by their numbers, so many of each silo."""
+        if len(silos) > 1 and (joined := self._together(silos)) is not None:
+            before = np.arange(len(silos)) * len(self.x[silos[0]])
+            ids = ids + tree.sent(torch.from_numpy(before.repeat(counts)), ids.device)
+            x, y = (None if a is None else a.index_select(0, ids) for a in joined)
+            assert x is not None
+            return x, y
+        each, labels = self._of(silos)
+        split = ids.split(list(counts))
+        x = torch.cat([a.index_select(0, at) for a, at in zip(each, split, strict=True)])
+        if not labels:
+            return x, None
+        return x, torch.cat([a.index_select(0, at) for a, at in zip(labels, split, strict=True)])
 
     def _together(self, silos: tuple[str, ...]) -> Pair | None:
         """One after the other, unless they are too many."""

@@ -44,6 +44,19 @@ class Spots(NamedTuple):
     whole: bool
 
 
+class Flat(NamedTuple):
+    """The rows of some clients, one after the other. `over`: their positions, counted through the
+    minibatches of the clients' silos; `ids`: what rows they are; `counts`: how many of each silo;
+    `starts`: where those of each client begin, and where the last one's end; `numbers`: the
+    different numbers of rows that clients have."""
+
+    over: Tensor
+    ids: Tensor
+    counts: tuple[int, ...]
+    starts: Ints
+    numbers: tuple[int, ...]
+
+
 class Segments(RowMap):
     """Which positions of a minibatch each client fills: positions sorted by client and step.
 
@@ -88,7 +101,8 @@ class Segments(RowMap):
     def _order(self) -> Ints:
         """Positions, counted through the silos' minibatches, sorted by client and step; pools of
         rows do not need them."""
-        return np.argsort(self._group, kind="stable")
+        few = len(self._counts) * self._counts.shape[1] <= 2**16  # numpy sorts short ones faster
+        return np.argsort(self._group.astype(np.uint16) if few else self._group, kind="stable")
 
     @cached_property
     def _starts(self) -> Ints:
@@ -150,6 +164,30 @@ class Segments(RowMap):
 
     def _sent(self, a: npt.NDArray[Any]) -> Tensor:
         return tree.sent(torch.from_numpy(a), self.device)
+
+    @property
+    def several(self) -> bool:
+        """Whether there are several minibatches at once."""
+        return bool(self._lead)
+
+    def flat(self, silos: tuple[str, ...], places: Ints, of: Ints) -> Flat:
+        """The rows of these clients, without padding (`of`: which of the silos each is in), of one
+        minibatch."""
+        rows = self.rows[places]
+        starts = np.zeros(len(rows) + 1, dtype=np.int64)
+        np.cumsum(rows, out=starts[1:])
+        over = self._order
+        if len(over) > starts[-1]:
+            begins = self._starts[places, 0] - starts[:-1]
+            over = over[np.repeat(begins, rows) + np.arange(starts[-1])]
+        slots = over % self.size
+        if silos != self._silos:
+            over = slots + np.repeat(of * self.size, rows)
+        counts = np.bincount(of, rows, minlength=len(silos)).astype(np.int64)
+        sent = self._sent(over), self.ids.index_select(0, self._sent(slots))
+        return Flat(
+            *sent, tuple(counts.tolist()), starts, tuple(np.flatnonzero(np.bincount(rows)).tolist())
+        )
 
     def owners(self, silos: Sequence[str]) -> Ints:
         """The place of the client of each row of these silos' minibatches, [silos, size]."""
@@ -239,6 +277,11 @@ class Taken(Lazy):
             batch = batch._replace(mask=self.segments.shares(chunk, None))
         return Value(batch, True)
 
+    def flat(self, silos: tuple[str, ...], flat: Flat) -> Batch:
+        """Rows, one after the other."""
+        x, y = self._held.flat(silos, flat.ids, flat.counts)
+        return Batch(x, y, torch.ones(len(x), dtype=torch.bool, device=x.device))
+
     def _taken(self, chunk: Chunk) -> Batch:
         spots = self.segments.spots(chunk)
         one_each = spots.slots.shape == (len(chunk.silos), self.segments.size)
@@ -281,11 +324,23 @@ class Scattered(Lazy):
     def widths(self) -> Ints:
         return self.segments.widths
 
+    def flat(self, silos: tuple[str, ...], flat: Flat) -> Rows:
+        """Rows, one after the other."""
+        value, counts = self._together(silos)
+        if counts is None:
+            mask = torch.ones(len(flat.over), dtype=torch.bool, device=value.device)
+        else:
+            mask = counts.index_select(0, flat.over)
+        return Rows(value.index_select(0, flat.over), mask)
+
+    def _together(self, silos: tuple[str, ...]) -> tuple[Tensor, Tensor | None]:
+        if silos not in self._joined:
+            self._joined[silos] = self._join([self._rows[silo] for silo in silos])
+        return self._joined[silos]
+
     def _compute(self, chunk: Chunk) -> Value:
         spots = self.segments.spots(chunk)
-        if chunk.silos not in self._joined:
-            self._joined[chunk.silos] = self._join([self._rows[silo] for silo in chunk.silos])
-        value, counts = self._joined[chunk.silos]
+        value, counts = self._together(chunk.silos)
         if chunk.pool is not None and chunk.pool.whole is not None:
             mask = self.segments.shares(chunk, counts)
         elif counts is None:

@@ -35,7 +35,7 @@ from ..federation.placed import (
 )
 from ..federation.schedule import Bools, Everyone, Moment, Schedule
 from ..federation.topology import Client, title
-from ..models.task import NamelessPart, Shapes, Task
+from ..models.task import NamelessPart, Shapes, SiloAsked, Task
 from ..rng import Floats, Ints
 from ..slope import derivatives_by
 from .axis import Axis, Chunk, Shares, added, fixed, some
@@ -55,6 +55,7 @@ from .clientaxis import (
 from .compiling import Compiler
 from .convolutions import of_clients
 from .lots import Cuts, Lot, Silos, Work
+from .native.clients import Natively
 from .pools import one_for_all, rows_given, rows_of, rows_of_mean
 from .replay import CALLS, Player
 from .rows import Held
@@ -62,10 +63,15 @@ from .segments import RowNoise, Scattered, Segments, Taken
 from .threads import autocast, quietly
 
 
+def natively(device: torch.device) -> bool:
+    """Whether clients' work is compiled client by client, not by torch's compiler."""
+    return device.type == "cpu"
+
+
 class StackedEngine(Fabric):
     """`chunk`: how many clients run at once (None: by their size). `replay`: after how many calls
-    local work is traced (0: never); `compile`: derivatives are compiled instead. `held`: the rows,
-    if another engine of the run holds them already."""
+    local work is traced (0: never); `compile`: on a CPU, means of clients' work are compiled, on a
+    GPU their derivatives. `held`: the rows, if another engine of the run holds them already."""
 
     def __init__(
         self,
@@ -116,8 +122,10 @@ class StackedEngine(Fabric):
         together = [tuple(silos) for silos in alike.values()]
         self._cuts = Cuts(self._axis, together, self._cost, self.device)
         self._named: set[Local] = set()  # client work that asks for its silo
-        self._player = Player(0 if compile else replay)
-        self._compiler = Compiler(self.device) if compile else None
+        by_torch = compile and not natively(self.device)
+        self._player = Player(0 if by_torch else replay)
+        self._compiler = Compiler(self.device) if by_torch else None
+        self._native = Natively() if compile and not by_torch and chunk is None else None
         self._all = np.ones(self._axis.size, dtype=bool)
         self._roster = self._all.copy()  # one for all scopes: changed in place
         self._owner = np.stack(
@@ -132,7 +140,8 @@ class StackedEngine(Fabric):
     def __str__(self) -> str:
         """How clients are computed."""
         each = "; ".join(f"{silo}: {cost}" for silo, cost in self._cost.items())
-        return f"stacked; clients at once: {each}"
+        compiled = "" if self._native is None else " (compiled: one by one, where that can be)"
+        return f"stacked; clients at once: {each}{compiled}"
 
     # Time
 
@@ -335,7 +344,8 @@ class StackedEngine(Fabric):
     ) -> Iterator[tuple[Silos, Tensor, Tensor | None]]:
         """The minibatches of silos, one after the other, and which rows came (None: all)."""
         one_step = where.steps == 1  # rows will be taken at once for it, too
-        worth = one_step or all(self._cost[silo].many(where.size) for silo in self.scope)
+        taken_apart = one_step or self._native is not None  # steps take no rows in chunks
+        worth = taken_apart or all(self._cost[silo].many(where.size) for silo in self.scope)
         pooled = self._pooling and worth and rows_of(lazy) is where
         for lot in (
             self._pools(there, lazy, where, lazy.value)
@@ -407,6 +417,11 @@ class StackedEngine(Fabric):
     ) -> Iterator[tuple[Silos, Any, Shares]]:
         """Sums over the clients of silos, each tensor with a first axis for these silos."""
         pool = rows_of_mean(lazy) if self._pooling and weights is None else None
+        if pool is None and self._native is not None:
+            compiled = self._natively(self._native, kind, there, lazy, weights, like)
+            if compiled is not None:
+                yield from compiled
+                return
         times: Ints | None = None
         if pool is None:
             there, times = self._spared(there, lazy, weights)
@@ -435,6 +450,38 @@ class StackedEngine(Fabric):
                 found = more
             if found is not None:
                 yield lot.silos, *found
+
+    def _natively(
+        self,
+        native: Natively,
+        kind: Kind,
+        there: Bools,
+        lazy: Lazy,
+        weights: Lazy | None,
+        like: Mapping[str, Any],
+    ) -> list[tuple[Silos, Any, Shares]] | None:
+        """The same, by compiled work; None if some of it is not to be had so."""
+        there, times = self._spared(self._here(there), lazy, weights)
+        lots: list[tuple[Silos, Any, Shares]] = []
+        left = list(self._cuts.together(self.scope))[::-1]
+        while left:
+            silos = left.pop()
+            chunk = self._axis.chunk(silos, self._axis.places(there, silos))
+            if not len(chunk.places):
+                continue
+            try:
+                found = native.sums(silos, chunk.places, chunk.of, times, lazy, weights)
+            except SiloAsked:
+                left += [(silo,) for silo in silos[::-1]]
+                continue
+            if found is None:
+                return None
+            at = int(found.weights.argmin())
+            for silo in silos:
+                lowest = float(found.weights[at])
+                self._check_mean(kind, self._client(chunk, at), found.form, lowest, like[silo])
+            lots.append((silos, found.total, found.parts))
+        return lots
 
     def _spared(self, there: Bools, lazy: Lazy, weights: Lazy | None) -> tuple[Bools, Ints | None]:
         """Without those for whom another client computes the same, and for how many each does."""

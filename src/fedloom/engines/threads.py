@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TypeVar
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 
@@ -74,3 +77,27 @@ def _pool(threads: int) -> ThreadPoolExecutor:
             ready.wait()
             torch.set_num_threads(threads)  # setting it there has set what new threads begin with
         return _pools[threads]
+
+
+def in_threads(work: Any, data: Any, threads: int) -> None:
+    """work(data), compiled, in so many threads at once, which share it out among themselves. They
+    are torch's own where these can be had: others would have to wait while these turn round."""
+    if threads < 2 or threading.current_thread() is not threading.main_thread():
+        work(data)
+    elif (start := _start_of_torchs()) is not None:
+        start(work, data, threads, 0)
+    else:
+        pool = _pool(threads)
+        for other in [pool.submit(work, data) for _ in range(threads)]:
+            other.result()
+
+
+@cache
+def _start_of_torchs() -> Any:
+    """GNU's library for OpenMP, which comes with torch, starts a function in all of its threads."""
+    for path in (Path(torch.__file__).parent / "lib").glob("libgomp*"):
+        try:
+            return ctypes.CDLL(str(path)).GOMP_parallel
+        except (OSError, AttributeError):
+            continue
+    return None

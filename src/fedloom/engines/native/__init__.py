@@ -1,0 +1,1 @@
+"""Clients' work on a CPU, compiled: client by client, in C."""

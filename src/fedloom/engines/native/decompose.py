@@ -1,0 +1,64 @@
+"""Traced functions by few operations: those that are known here."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor, fx
+from torch._decomp import core_aten_decompositions, get_decompositions
+from torch._dispatch.python import enable_python_dispatcher
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from ..simplify import simplified
+
+aten = torch.ops.aten
+MORE = [  # that torch knows others for
+    aten._softmax,
+    aten._softmax_backward_data,
+    aten._log_softmax,
+    aten._log_softmax_backward_data,
+    aten.native_layer_norm,
+    aten.native_layer_norm_backward,
+    aten.gelu,
+    aten.gelu_backward,
+    aten.leaky_relu,
+    aten.leaky_relu_backward,
+    aten.addmv,
+]
+
+
+def decomposed(graph: fx.GraphModule, fake: Sequence[Tensor]) -> fx.GraphModule:
+    table: Any = {**core_aten_decompositions(), **get_decompositions(MORE)}
+    table[aten.split_with_sizes.default] = _split
+    table[aten.mean.dim] = _mean
+    table[aten.var_mean.correction] = _var_mean
+    mode, pure = cast(Any, fake[0]).fake_mode, torch.func.functionalize(graph)
+    with mode, enable_python_dispatcher(), torch.no_grad():
+        return simplified(make_fx(pure, decomposition_table=table)(*fake))
+
+
+def _split(a: Tensor, sizes: Sequence[int], axis: int = 0) -> list[Tensor]:
+    ends = list(itertools.accumulate(sizes))
+    return [aten.slice.Tensor(a, axis, end - n, end) for n, end in zip(sizes, ends, strict=True)]
+
+
+def _count(a: Tensor, axes: Sequence[int] | None) -> Any:
+    return math.prod(a.shape[d] for d in (axes or range(a.ndim)))
+
+
+def _mean(a: Tensor, axes: Any, keepdim: bool = False, dtype: Any = None) -> Tensor:
+    return a.sum(axes, keepdim, dtype=dtype) / _count(a, axes)
+
+
+def _var_mean(
+    a: Tensor, axes: Any = None, *, correction: Any = 1, keepdim: bool = False
+) -> tuple[Tensor, Tensor]:
+    axes, least = list(axes or range(a.ndim)), 1 if correction is None else correction
+    mean = a.sum(axes, True) / _count(a, axes)
+    apart = a - mean
+    var = (apart * apart).sum(axes, keepdim) / (_count(a, axes) - least)
+    return var, mean if keepdim else mean.squeeze(axes)

@@ -1,0 +1,362 @@
+"""Clients' work, compiled client by client: the numbers of the reference engine."""
+
+import logging
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from fedloom import TDCD, Run, Task, linear, mlp, partition, tree
+from fedloom.algorithms.fedavg import FedProx
+from fedloom.algorithms.releasing import SHIELDED
+from fedloom.engines.native import clients, program
+from fedloom.engines.native.arrays import Unknown
+from fedloom.engines.native.decompose import decomposed
+from fedloom.engines.native.emit import Emitter, better_turned
+from fedloom.engines.native.program import Clients, Program
+from fedloom.engines.tracing import traced
+from fedloom.errors import NotFiniteError
+from fedloom.federation.schedule import Drawn
+from fedloom.registry import algorithms
+from fedloom.testing import sample_of
+
+
+def has_compiler():
+    try:
+        return bool(program.compiler())
+    except Unknown:
+        return False
+
+
+pytestmark = pytest.mark.skipif(not has_compiler(), reason="there is no C compiler")
+
+
+def rows(clients=(9, 14), columns=5, classes=3, size=120, labels=None):
+    draw = torch.Generator().manual_seed(0)
+    x = {f"s{j}": torch.randn(size, columns, generator=draw) for j in range(len(clients))}
+    if labels is None:
+        labels = torch.randint(classes, (size,), generator=draw)
+    return partition(x, labels, {f"s{j}": k for j, k in enumerate(clients)})
+
+
+def both(rule, task, data, rounds=5, **options):
+    """The compiled run and the reference, after some rounds, and how far they are apart."""
+    made = {"precision": "float64", "seed": 3, **options}
+    fast = Run(rule, task, data, compile=True, **made).fit(rounds)
+    slow = Run(rule, task, data, engine="reference", **made).fit(rounds)
+    blocks = [run.algorithm.blocks(run.fed, run.state) for run in (fast, slow)]
+    assert list(fast.ledger) == list(slow.ledger)
+    return fast, tree.largest_difference(*blocks)
+
+
+def programs(run):
+    return [entry for entry in run.fed._native._known.values() if entry is not None]
+
+
+class Odd(nn.Module):
+    """Layers of many kinds, none of which mixes rows."""
+
+    def __init__(self, width=3):
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(5, 7), nn.Linear(7, 6, bias=False), nn.Linear(13, width)
+        self.norm = nn.LayerNorm(7)
+        self.scale = nn.Parameter(torch.ones(6))
+
+    def forward(self, x):
+        h = self.norm(torch.tanh(self.a(x)))
+        g = F.gelu(self.b(h)) * self.scale
+        both = torch.cat([F.softplus(h), F.leaky_relu(g)], dim=-1)
+        return self.c(both.clamp(-2, 3) + (both * both).mean(-1, keepdim=True).sqrt())
+
+
+def alike(block, loss="cross-entropy", **options):
+    return Task({"s0": block, "s1": block}, loss, **options)
+
+
+TASKS = {
+    "mlp": alike(mlp(5, [6], 3)),
+    "no hidden layer": alike(linear(5, 3)),
+    "two hidden layers": alike(mlp(5, [6, 4], 3)),
+    "silos that differ": Task({"s0": mlp(5, [6], 3), "s1": linear(5, 3)}, "cross-entropy"),
+    "odd layers": alike(Odd),
+    "many classes": alike(mlp(5, [6], 20)),
+    "a head": alike(mlp(5, [6], 4), head=mlp(8, [5], 3), combine="concat"),
+    "a head of sums": alike(linear(5, 4), head=linear(4, 3)),
+}
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=list(TASKS))
+def test_models(task):
+    fast, apart = both(TDCD(local_steps=3, lr=0.1, batch=40), task, rows())
+    assert apart < 1e-12
+    assert programs(fast)
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+@pytest.mark.parametrize("loss", ["squared", "binary-cross-entropy"])
+def test_losses(loss, columns):
+    if loss != "squared" and columns > 1:
+        pytest.skip("one score a row")
+    draw = torch.Generator().manual_seed(1)
+    labels = torch.randn(120, *([columns] if columns > 1 else []), generator=draw)
+    labels = labels if loss == "squared" else (labels > 0).float()
+    fast, apart = both(
+        TDCD(local_steps=4, lr=0.1, batch=30),
+        alike(mlp(5, [6], columns), loss),
+        rows(labels=labels),
+    )
+    assert apart < 1e-12
+    assert programs(fast)
+
+
+SETTINGS = {
+    "plain": {},
+    "few rows, many clients without": {"batch": 4},
+    "all rows": {"batch": None},
+    "l2": {"l2": 0.3},
+    "by rows": {"weighting": "rows", "batch": 7},
+    "participants": {"weighting": "participants", "batch": 7},
+}
+
+
+@pytest.mark.parametrize("schedule", [None, Drawn(0.6, seed=2)], ids=["all there", "some away"])
+@pytest.mark.parametrize("given", SETTINGS.values(), ids=list(SETTINGS))
+def test_settings(given, schedule):
+    rule = TDCD(**{"local_steps": 3, "lr": 0.2, "batch": 40, **given})
+    fast, apart = both(rule, TASKS["mlp"], rows((9, 14)), schedule=schedule)
+    assert apart < 1e-12
+    assert programs(fast)
+
+
+@pytest.mark.parametrize("silos", [1, 3])
+@pytest.mark.parametrize("count", [1, 40])
+def test_numbers_of_silos_and_clients(silos, count):
+    task = Task({f"s{j}": mlp(5, [6], 3) for j in range(silos)}, "cross-entropy")
+    data = rows((count,) * silos)
+    fast, apart = both(TDCD(local_steps=3, lr=0.2, batch=60), task, data)
+    assert apart < 1e-12
+    assert programs(fast)
+
+
+CASES = [(name, i, e) for name in algorithms for i, e in enumerate(algorithms[name].examples())]
+
+
+@pytest.mark.parametrize(
+    "rule", [e for _, _, e in CASES], ids=[f"{name}-{number}" for name, number, _ in CASES]
+)
+def test_every_algorithm(rule):
+    """Whatever of it can be compiled."""
+    task, data = sample_of(rule)
+    _, apart = both(rule, task, data, rounds=3)
+    assert apart < 1e-11
+
+
+def test_fedprox_is_compiled():
+    task = Task({"s0": mlp(5, [6], 3)}, "cross-entropy")
+    rule = FedProx(local_steps=3, lr=0.2, batch=40, mu=0.3, minibatch="reused")
+    fast, apart = both(rule, task, rows((9,)))
+    assert apart < 1e-12
+    assert programs(fast)
+
+
+REASONS = {
+    "a minibatch of its own": TDCD(local_steps=2, batch=20, minibatch="fresh"),
+    "noise, say": TDCD(local_steps=2, batch=20, privacy=SHIELDED),
+}
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_why_work_is_not_compiled_is_said_once(reason, caplog):
+    _, apart = both(REASONS[reason], TASKS["mlp"], rows())
+    assert apart < 1e-12
+    (line,) = warnings_of(caplog)
+    assert reason in line
+
+
+def test_it_is_as_exact_in_single_precision():
+    task, data, rule = TASKS["mlp"], rows(), TDCD(local_steps=3, lr=0.1, batch=40)
+    exact = Run(rule, task, data, engine="reference", precision="float64", seed=3).fit(20)
+    found = [
+        tree.largest_difference(
+            *(
+                tree.widened(run.algorithm.blocks(run.fed, run.state))
+                for run in (Run(rule, task, data, seed=3, **how).fit(20), exact)
+            )
+        )
+        for how in ({}, {"compile": True})
+    ]
+    assert max(found) < 1e-5
+
+
+def test_bits_do_not_depend_on_threads_or_interruptions(monkeypatch):
+    monkeypatch.setattr(program, "HEAVY", 0)
+    task, data, rule = TASKS["mlp"], rows((60, 90), size=400), TDCD(local_steps=3, batch=200)
+    before = torch.get_num_threads()
+    found = []
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            straight = Run(rule, task, data, compile=True, seed=3).fit(6)
+            broken = Run(rule, task, data, compile=True, seed=3).fit(3)
+            resumed = Run(rule, task, data, compile=True, seed=3).restore(broken.snapshot())
+            found += [straight.predict(), resumed.fit(6).predict()]
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(a, found[0]) for a in found)
+
+
+def test_threads_of_our_own_do_where_torchs_are_not_to_be_had(monkeypatch):
+    monkeypatch.setattr(program, "HEAVY", 0)
+    monkeypatch.setattr("fedloom.engines.threads._start_of_torchs", lambda: None)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        assert both(TDCD(local_steps=3, batch=40), TASKS["mlp"], rows())[1] < 1e-12
+    finally:
+        torch.set_num_threads(before)
+
+
+def warnings_of(caplog):
+    return [line.getMessage() for line in caplog.records if line.levelno >= logging.WARNING]
+
+
+def test_without_a_compiler_it_runs_as_it_is(monkeypatch, caplog):
+    monkeypatch.setenv("CC", "/no/such/compiler")
+    rule, data = TDCD(local_steps=3, batch=40), rows()
+    fast = Run(rule, TASKS["mlp"], data, compile=True, seed=3).fit(4)
+    plain = Run(rule, TASKS["mlp"], data, seed=3).fit(4)
+    assert torch.allclose(fast.predict(), plain.predict(), rtol=0, atol=1e-6)
+    (line,) = warnings_of(caplog)
+    assert "is not compiled, and runs as it is: /no/such/compiler" in line
+
+
+def test_a_compiler_that_refuses_is_believed(monkeypatch, caplog):
+    monkeypatch.setattr(program, "FLAGS", ["--no-such-flag"])
+    Run(TDCD(local_steps=3, batch=40), TASKS["mlp"], rows(), compile=True).fit(2)
+    (line,) = warnings_of(caplog)
+    assert "runs as it is" in line
+
+
+class Image(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Conv1d(1, 2, 2), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.last(torch.relu(self.first(x[:, None])).flatten(1))
+
+
+def test_what_there_is_no_rule_for_runs_as_it_is(caplog):
+    _, apart = both(TDCD(local_steps=3, batch=40), alike(Image), rows())
+    assert apart < 1e-12
+    (line,) = warnings_of(caplog)
+    assert "the operation aten.convolution" in line
+
+
+class Fickle(nn.Module):
+    """Does the same for some numbers of rows in another way."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(5, 3)
+
+    def forward(self, x):
+        return self.inner(x) if x.shape[0] < 9 else -self.inner(-x) + 2 * self.inner.bias
+
+
+class Counts(Fickle):
+    def forward(self, x):
+        return self.inner(x.reshape(len(x), -1))
+
+
+def test_rows_that_are_counted_by_the_model(caplog):
+    _, apart = both(TDCD(local_steps=3, lr=0.1, batch=60), alike(Counts), rows((5, 9)))
+    assert apart < 1e-12
+    (line,) = warnings_of(caplog)
+    assert "it asks for the number of rows" in line
+
+
+def test_numbers_of_rows_that_it_does_not_hold_for(caplog):
+    _, apart = both(TDCD(local_steps=3, lr=0.1, batch=60), alike(Fickle), rows((5, 9)))
+    assert apart < 1e-12
+    assert any("for some numbers of rows only" in line for line in warnings_of(caplog))
+
+
+def test_numbers_that_are_not_finite_are_found(monkeypatch):
+    rule = TDCD(local_steps=3, lr=1e30, batch=40)
+    with pytest.raises(NotFiniteError, match=r"in update from client s0/"):
+        Run(rule, TASKS["mlp"], rows(), compile=True).fit(4)
+
+
+# Laws: a random function, of some rows and of weights, is what torch gives
+
+
+STEPS = [
+    lambda a, b: torch.tanh(a),
+    lambda a, b: torch.relu(a) + 1,
+    lambda a, b: torch.sigmoid(a) * b,
+    lambda a, b: torch.exp(-a.abs()),
+    lambda a, b: torch.log1p(a * a) / (2 + torch.cos(b)),
+    lambda a, b: torch.where(a > b, a, -b),
+    lambda a, b: torch.maximum(a, b).clamp(max=1.5),
+    lambda a, b: a - b.mean(-1, keepdim=True),
+    lambda a, b: a / (1 + b.abs().amax(-1, keepdim=True)),
+    lambda a, b: (a.unsqueeze(1) * b.unsqueeze(2)).sum(1),
+    lambda a, b: a.unflatten(0, (-1, 1)).transpose(1, 2).flatten(1) - b,
+    lambda a, b: torch.cat([a, b], 1)[:, 1 : 1 + a.shape[1]],
+    lambda a, b: F.pad(a, (1, 0))[:, :-1] + b[:, :1],
+    lambda a, b: a.log_softmax(-1),
+    lambda a, b: torch.where(torch.arange(a.shape[1]) == (b > 0).sum(-1, keepdim=True), a, 0.0),
+]
+
+
+def step(values, number):
+    """One more value, of two before it."""
+    number, first = divmod(number, len(values))
+    number, second = divmod(number, len(values))
+    return STEPS[number % len(STEPS)](values[first], values[second])
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.data())
+def test_random_functions(data):
+    """Of clients with few rows, one, or none, each of which counts otherwise."""
+    wide, narrow = data.draw(st.integers(2, 5)), data.draw(st.integers(1, 4))
+    count = data.draw(st.integers(1, 7))
+    plan = data.draw(st.lists(st.integers(0, 10**5), min_size=count, max_size=count))
+
+    def work(x, w, v):
+        values = [x @ w.T, torch.sin(x @ w.T) + v]
+        for number in plan:
+            values.append(step(values, number))
+        total = values[-1] + values[len(values) // 2]
+        loss = (total * total).sum()
+        return [total.sum(0), total.T @ x, loss, w * 2, (total @ w).amax(-1).sum()]
+
+    draw = torch.Generator().manual_seed(sum(plan))
+    sizes = [data.draw(st.integers(0, 9)) for _ in range(3)]
+    w, v = (torch.randn(*s, generator=draw, dtype=torch.float64) for s in ((wide, narrow), (wide,)))
+    x = torch.randn(sum(sizes), narrow, generator=draw, dtype=torch.float64)
+    tensors, form = tree.apart((x.new_zeros(clients.HINT, narrow), w, v))
+
+    def written(graph, fake):
+        plain = decomposed(graph, fake).graph
+        return Program(Emitter(plain, better_turned(plain)), ["rows", "same", "same"], False)
+
+    made = traced(work, tensors, form, [True, False, False, False, False], written)[0]
+    starts = torch.tensor([0, *sizes]).cumsum(0)[:-1].numpy()
+    every = Clients(
+        starts,
+        torch.tensor(sizes).numpy(),
+        torch.zeros(3, dtype=torch.int64).numpy(),
+        torch.tensor([1.0, 2.0, 0.5], dtype=torch.float64).numpy(),
+    )
+    found = made(every, [x, w, v], 1)
+    wanted = [0.0] * 5
+    for mine, times in zip(x.split(sizes), (1.0, 2.0, 0.5), strict=True):
+        wanted = [a + times * b for a, b in zip(wanted, work(mine, w, v), strict=True)]
+    for mine, theirs in zip(found.results, wanted, strict=True):
+        assert torch.allclose(mine[0], theirs, rtol=1e-11, atol=1e-11)
