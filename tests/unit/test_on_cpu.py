@@ -1,12 +1,15 @@
 """Layers on a CPU by operations of our own: the numbers of torch's, in another order of axes."""
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.func import vmap
 
-from fedloom import TDCD, Run, Task, linear, mlp, partition, tree
+from fedloom import TDCD, Run, Task, engines, linear, mlp, partition, tree
 from fedloom.engines import axis, batching, oncpu
 from fedloom.engines.axis import Value
 from fedloom.engines.batching import ON_CPU, Instead
@@ -147,3 +150,13 @@ def test_large_values_are_added_one_by_one(monkeypatch):
     assert added.dtype == torch.float64
     assert torch.allclose(added, plain, rtol=1e-15, atol=1e-15)
     assert added.shape == (3, 3, 4)
+
+
+def test_names_of_operations_are_not_those_of_the_kernels():
+    """Which are made on a GPU only, and could not be if they had the same."""
+    text = Path(engines.__file__).with_name("kernels.py").read_text(encoding="utf-8")
+    theirs = set(re.findall(r'custom_op\("(\w+::\w+)"', text))
+    mine = {name.split(".")[0] for name in oncpu.OWN._op_defs}
+    assert theirs
+    assert mine
+    assert not theirs & mine

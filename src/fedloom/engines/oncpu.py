@@ -18,7 +18,7 @@ aten = torch.ops.aten
 LARGE = 2**22  # multiplications of a product that are worth a call of its own,
 DEEP = 32  # if each number of it is a sum of so many: else what is copied takes longer
 HOW = "SymInt[] stride, SymInt[] padding, SymInt[] dilation, SymInt groups"
-OWN = torch.library.Library("fedloom", "FRAGMENT")
+OWN = torch.library.Library("fedloom_cpu", "FRAGMENT")
 OWN.define(f"convolution(Tensor x, Tensor weight, Tensor? bias, {HOW}) -> Tensor")
 OWN.define("norm(Tensor x, Tensor weight, Tensor bias, int groups, float eps) -> Tensor[]")
 OWN.define(
@@ -145,8 +145,8 @@ OWN.impl("norm", _norm, "CPU")
 OWN.impl("norm_derivative", _norm_derivative, "CPU")
 OWN.impl("convolution", _convolution, "CPU")
 OWN.impl("convolution_derivative", _derivative, "CPU")
-torch.library.register_fake("fedloom::product", _multiplied, lib=OWN)
-torch.library.register_fake("fedloom::norm", _normed, lib=OWN)
-torch.library.register_fake("fedloom::norm_derivative", _norm_derived, lib=OWN)
-torch.library.register_fake("fedloom::convolution", _convolved, lib=OWN)
-torch.library.register_fake("fedloom::convolution_derivative", _derived, lib=OWN)
+torch.library.register_fake("fedloom_cpu::product", _multiplied, lib=OWN)
+torch.library.register_fake("fedloom_cpu::norm", _normed, lib=OWN)
+torch.library.register_fake("fedloom_cpu::norm_derivative", _norm_derived, lib=OWN)
+torch.library.register_fake("fedloom_cpu::convolution", _convolved, lib=OWN)
+torch.library.register_fake("fedloom_cpu::convolution_derivative", _derived, lib=OWN)

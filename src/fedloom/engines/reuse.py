@@ -32,8 +32,8 @@ FRESH = {  # what gives memory of its own
     *INTO,
     aten.bmm.default,
     aten.mm.default,
-    torch.ops.fedloom.product.default,
-    torch.ops.fedloom.convolution_derivative.default,
+    torch.ops.fedloom_cpu.product.default,
+    torch.ops.fedloom_cpu.convolution_derivative.default,
 }
 
 

@@ -23,8 +23,8 @@ WORTH = {  # what is worth being handed on: without one of these, nothing is
     aten.addmm.default,
     aten.baddbmm.default,
     aten.convolution.default,
-    torch.ops.fedloom.product.default,
-    torch.ops.fedloom.convolution.default,
+    torch.ops.fedloom_cpu.product.default,
+    torch.ops.fedloom_cpu.convolution.default,
 }
 
 
