@@ -13,7 +13,8 @@ from fedloom import TDCD, Placement, Run, Task, cnn, linear, lstm, mlp, partitio
 
 @dataclass(frozen=True)
 class Case:
-    """One line of the table. `shape`: of one row's features in a silo; `block`: a silo's model."""
+    """One line of the table. `shape`: of one row's features in a silo; `block`: a silo's model;
+    `compile`: `engine.compile`, as a long run of it would have."""
 
     name: str
     silos: int
@@ -30,6 +31,7 @@ class Case:
     lr: float = 0.01
     weighting: str = "uniform"
     device: str = "cpu"
+    compile: bool = False
     wanted: str = ""
     wanted_loop: str = ""
 
@@ -60,17 +62,20 @@ class Case:
             self.task(),
             placement or self.placement(),
             device=self.device,
-            **{"replay": 1, **options},
+            **{"replay": 1, "compile": self.compile, **options},
         )
 
     def with_(self, **changes: Any) -> Case:
         return replace(self, **changes)
 
 
-RIDGE = Case("ridge", 4, 50, 1000, (20,), linear(20), "squared", wanted="2.0", wanted_loop="10")
+RIDGE = Case(
+    "ridge", 4, 50, 1000, (20,), linear(20), "squared", compile=True, wanted="2.0",
+    wanted_loop="10",
+)  # fmt: skip
 MLP = Case(
     "MLP 20-32-10", 4, 50, 2000, (20,), mlp(20, [32], 10), "cross-entropy", 10,
-    wanted="1.6", wanted_loop="8",
+    compile=True, wanted="1.6", wanted_loop="8",
 )  # fmt: skip
 CNN = Case(
     "ICASSP CNN, MNIST halves", 2, 50, 640, (1, 28, 14), cnn(1, (28, 14)), "cross-entropy", 10,

@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from ..slope import vmaps
+from . import oncpu
 from .layers import Convolution, How, Norm, Pool, Product
 
 WIDE = 2**16  # weights of a layer that is worth a rule
@@ -51,7 +52,7 @@ class Called(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        wide = func is not F.linear or args[1].numel() >= WIDE
+        wide = func is not F.linear or (args[1].numel() >= WIDE and oncpu.has_layers())
         self.any = self.any or (func in ON_CPU and wide)
         return func(*args, **(kwargs or {}))
 
@@ -128,6 +129,8 @@ def _pooled(
 
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
     if not isinstance(weight, Tensor) or weight.ndim != 2 or weight.numel() < WIDE:
+        return NotImplemented
+    if not oncpu.has_layers():
         return NotImplemented
     if input.ndim < 2 or vmaps() > 1 or torch.is_autocast_enabled(input.device.type):
         return NotImplemented

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -115,7 +116,7 @@ def _product(a: Tensor, b: Tensor) -> Tensor:
     """a @ b.T, of two matrices or of as many pairs as there are."""
     deep = a.shape[-1]
     large = a.shape[-2] * deep * b.shape[-2] >= LARGE and deep >= DEEP
-    if not large or a.dtype != torch.float32 or not _has_layers():
+    if not large or a.dtype != torch.float32 or not has_layers():
         return torch.matmul(a, b.mT)
     if a.ndim == 2:
         return _layer(a, b)
@@ -127,11 +128,23 @@ def _layer(x: Tensor, weight: Tensor) -> Tensor:
 
 
 @cache
-def _has_layers() -> bool:
-    """Whether torch has that library here, and the function, which may go."""
+def has_layers() -> bool:
+    """Whether products go through that library: where torch has it (the function may go), and the
+    processor is one that the other one does not know well."""
+    return _is_amd() and torch.backends.mkldnn.is_available() and _works()
+
+
+def _is_amd() -> bool:
+    try:
+        return "AuthenticAMD" in Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return False
+
+
+def _works() -> bool:
     try:
         one = torch.ones(1, 1)
-        return torch.backends.mkldnn.is_available() and bool(torch.equal(_layer(one, one), one))
+        return bool(torch.equal(_layer(one, one), one))
     except (RuntimeError, AttributeError, NotImplementedError):
         return False
 
