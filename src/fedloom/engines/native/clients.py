@@ -106,7 +106,7 @@ class Natively:
             return None
         stands = np.ones(len(places)) if times is None else times[places].astype(np.float64)
         rows = segments.rows[places]
-        order = np.lexsort((rows, of))  # those with as many rows run the same loops
+        order = _sorted(of * (flat.numbers[-1] + 1) + rows)  # as many rows: the same loops
         clients = Clients(flat.starts[:-1][order], rows[order], of[order], stands[order])
         tensors = [a for one in given for a in tree.tensors(one.value)]
         found = entry.program(clients, tensors, len(silos))
@@ -131,6 +131,12 @@ class Natively:
 
 
 KNOWN = (Parts, Same, Taken, Scattered)
+
+
+def _sorted(keys: Ints) -> Ints:
+    """numpy sorts short numbers several times faster."""
+    few = int(keys.max(initial=0)) < 2**16
+    return np.argsort(keys.astype(np.uint16) if few else keys, kind="stable")
 
 
 def _has_rows(leaf: Lazy) -> TypeGuard[Taken | Scattered]:

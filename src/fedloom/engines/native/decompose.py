@@ -38,7 +38,23 @@ def decomposed(graph: fx.GraphModule, fake: Sequence[Tensor]) -> fx.GraphModule:
     table[aten.var_mean.correction] = _var_mean
     mode, pure = cast(Any, fake[0]).fake_mode, torch.func.functionalize(graph)
     with mode, enable_python_dispatcher(), torch.no_grad():
-        return simplified(make_fx(pure, decomposition_table=table)(*fake))
+        found = make_fx(pure, decomposition_table=table)(*fake)
+    for node in found.graph.nodes:
+        if (before := _permuted_back(node)) is not None:
+            node.replace_all_uses_with(before)
+    return simplified(found)
+
+
+def _permuted_back(node: fx.Node) -> fx.Node | None:
+    """What was permuted, and then permuted back."""
+    inner = node.args[0] if node.args else None
+    if node.target != aten.permute.default or not isinstance(inner, fx.Node):
+        return None
+    if inner.target != aten.permute.default:
+        return None
+    first, second = cast(Any, inner.args[1]), cast(Any, node.args[1])
+    same = [first[d] for d in second] == list(range(len(first)))
+    return cast(fx.Node, inner.args[0]) if same else None
 
 
 def _split(a: Tensor, sizes: Sequence[int], axis: int = 0) -> list[Tensor]:

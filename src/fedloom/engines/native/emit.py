@@ -29,11 +29,12 @@ from .arrays import (
     size_of,
 )
 from .expressions import POINTWISE, TYPES, Operand, expression, literal, name_of, operands
-from .rules import RULES, constant
+from .rules import RULES, Product, constant, product
 from .views import RESHAPED, VIEWS, viewed
 
 FILLED = {"full": 1, "full_like": 1, "scalar_tensor": 0}  # where the value stands
 CONSTANT = {"zeros_like": 0, "ones_like": 1, "zeros": 0, "ones": 1}
+PRODUCTS = {"mm", "addmm"}
 LINE = 64  # bytes: where arrays begin
 
 
@@ -58,6 +59,7 @@ class Emitter:
         self._turned = set(turned)
         self.by_columns = {shape_of(node) for node in self._turned}
         self._pending: list[fx.Node] = []  # of the loop that is being written
+        self._held: tuple[fx.Node, Product] | None = None  # which that loop may go on with
         self._free: dict[Size, list[int]] = {}
         self._slot: dict[str, int] = {}  # of an array, by its name
         (last,) = (node for node in graph.nodes if node.op == "output")
@@ -72,6 +74,7 @@ class Emitter:
             elif node in self._live:
                 self._operation(node)
         self._flush()
+        self._write_product()
         self.results = [self._result(self.values[node]) for node in self._outputs]
 
     def _users(self, node: fx.Node) -> list[fx.Node]:
@@ -143,6 +146,8 @@ class Emitter:
         else:
             if any(given in self._pending for given in self._inputs(node)):
                 self._flush()
+            if self._holds(self._inputs(node)):
+                self._write_product()
             self._by_itself(name, node)
 
     def _by_itself(self, name: str, node: fx.Node) -> None:
@@ -151,6 +156,9 @@ class Emitter:
             self.values[node] = viewed(name, a, node.args[1:], shape_of(node))
         elif name in RESHAPED:
             self.values[node] = self._reshaped(self.values[self._inputs(node)[0]], shape_of(node))
+        elif name in PRODUCTS:
+            self._write_product()
+            self._held = node, Product(self, node)
         elif name in RULES:
             self.values[node] = RULES[name](self, node)
             for given in self._inputs(node):
@@ -202,30 +210,77 @@ class Emitter:
         self.effort(shape_of(node))
 
     def _flush(self) -> None:
-        """Write the loop."""
+        """Write the loop: by itself, or at the end of the product that it goes on with."""
         group, self._pending = self._pending, []
         if not group:
             return
         shape, inside = shape_of(group[0]), set(group)
-        read = [self.values[a] for n in group for a in self._inputs(n) if a not in inside]
-        outside = list(dict.fromkeys(a for a in read if a.value is None))
-        dense = [a.strides for a in outside if a.shape == shape and a.dense]
-        like = max(dense, key=dense.count) if dense else in_order(shape)
+        read = [a for n in group for a in self._inputs(n) if a not in inside]
+        held = self._taken(read, inside, shape)
+        given = [self.values[a] for a in read if held is None or a is not held[0]]
+        outside = list(dict.fromkeys(a for a in given if a.value is None))
+        like = self._layout(shape, outside) if held is None else held[1].layout
         kept = [n for n in group if n in self._outputs or not inside.issuperset(self._users(n))]
         for node in kept:
             self.values[node] = self.new(node.meta["val"].dtype, shape, like)
         arrays = [*outside, *(self.values[node] for node in kept)]
-        sizes, strides = loops(shape, [a.along(shape) for a in arrays], like)
-        at = [f"p{i}[{place(mine)}]" for i, mine in enumerate(strides)]
-        names: dict[fx.Node, str] = {}
-        text = [f"const {TYPES[a.kind]} x{i} = {at[i]};" for i, a in enumerate(outside)]
-        for node in group:
-            told = expression(node, [self._operand(a, names, outside) for a in operands(node)])
-            names[node] = f"y{len(names)}"
-            text.append(f"const {TYPES[node.meta['val'].dtype]} {names[node]} = {told};")
-        text += [f"{at[i]} = {names[node]};" for i, node in enumerate(kept, len(outside))]
-        self.call(nest(sizes, " ".join(text)), arrays, len(kept))
-        for node in group:
+
+        def body(at: Sequence[str], names: dict[fx.Node, str]) -> str:
+            """`at`: elements of the arrays; `names`: of values that are there already."""
+            text = [f"const {TYPES[a.kind]} v{i} = {at[i]};" for i, a in enumerate(outside)]
+            for node in group:
+                told = expression(node, [self._operand(a, names, outside) for a in operands(node)])
+                names[node] = f"y{len(names)}"
+                text.append(f"const {TYPES[node.meta['val'].dtype]} {names[node]} = {told};")
+            text += [f"{at[i]} = {names[node]};" for i, node in enumerate(kept, len(outside))]
+            return " ".join(text)
+
+        if held is None:
+            sizes, strides = loops(shape, [a.along(shape) for a in arrays], like)
+            at = [f"p{i}[{place(mine)}]" for i, mine in enumerate(strides)]
+            self.call(nest(sizes, body(at, {})), arrays, len(kept))
+        else:
+            source, made = held
+            numbered = range(len(arrays))
+            made.write(
+                self,
+                arrays,
+                len(kept),
+                lambda at, i, value: body([at(a, i, "j") for a in numbered], {source: value}),
+            )
+        for node in [*group, *([] if held is None else [held[0]])]:
+            for a in self._inputs(node):
+                self._used(a)
+
+    def _layout(self, shape: Sizes, given: Sequence[Array]) -> Sizes:
+        """The order of axes of most of what is read, so that all is read in that order."""
+        dense = [a.strides for a in given if a.shape == shape and a.dense]
+        return max(dense, key=dense.count) if dense else in_order(shape)
+
+    # A product is not written before it is known what is done with it
+
+    def _holds(self, nodes: Sequence[fx.Node]) -> bool:
+        return self._held is not None and self._held[0] in nodes
+
+    def _taken(
+        self, read: Sequence[fx.Node], inside: set[fx.Node], shape: Sizes
+    ) -> tuple[fx.Node, Product] | None:
+        """The product, if nobody but the operations inside needs it."""
+        if self._held is None or not self._holds(read):
+            return None
+        node, made = self._held
+        alone = inside.issuperset(self._users(node)) and node not in self._outputs
+        if not alone or made.shape != shape or not made.by_row:
+            self._write_product()
+            return None
+        self._held = None
+        return node, made
+
+    def _write_product(self) -> None:
+        """By itself."""
+        if self._held is not None:
+            (node, made), self._held = self._held, None
+            self.values[node] = product(self, made)
             for given in self._inputs(node):
                 self._used(given)
 
@@ -240,7 +295,7 @@ class Emitter:
         array = self.values[a]
         if array.value is not None:
             return Operand(None, value.dtype, array.value)
-        return Operand(f"x{outside.index(array)}", value.dtype)
+        return Operand(f"v{outside.index(array)}", value.dtype)
 
 
 def _is_constant(node: fx.Node) -> bool:

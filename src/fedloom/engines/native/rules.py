@@ -5,7 +5,7 @@ Each is given the emitter, which has the values so far, and gives the array of i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -83,68 +83,99 @@ def reduced(on: Emitter, node: fx.Node) -> Array:
     return replace(out, shape=shape_of(node), strides=in_order(shape_of(node)))
 
 
-def product(on: Emitter, node: fx.Node) -> Array:
-    if any(node.kwargs.get(name, 1) != 1 for name in ("alpha", "beta")):
-        raise Unknown("scaled products")
-    *first, left, right = (_written(on, a) for a in node.args[:3])
-    shape, kind = shape_of(node), node.meta["val"].dtype
-    on.effort((*shape, left.shape[1]))
-    begin = None
-    if first:
-        begin = replace(first[0], shape=shape, strides=first[0].along(shape))
-    by_columns = shape in on.by_columns or right.strides[1] != ONE
-    if left.strides[0] == ONE and shape[0] != ONE and by_columns:
-        out = on.new(kind, shape, in_order(shape[::-1])[::-1])
-        turned = None if begin is None else begin.transposed
-        _multiply(on, right.transposed, left.transposed, out.transposed, turned)
-    else:
-        out = on.new(kind, shape)
-        _multiply(on, left, right, out, begin)
+At = Callable[[int, str, str], str]  # an element of an array, by its number, row and column
+Finish = Callable[[At, str, str], str]  # what is done with an element: of which row, its value
+
+
+class Product:
+    """Of two matrices, and what it is added to. `turned`: it is better written by columns."""
+
+    def __init__(self, on: Emitter, node: fx.Node):
+        if any(node.kwargs.get(name, 1) != 1 for name in ("alpha", "beta")):
+            raise Unknown("scaled products")
+        *first, left, right = (_written(on, a) for a in node.args[:3])
+        self.shape, self.kind = shape_of(node), node.meta["val"].dtype
+        on.effort((*self.shape, left.shape[1]))
+        by_columns = self.shape in on.by_columns or right.strides[1] != ONE
+        self.turned = left.strides[0] == ONE and self.shape[0] != ONE and by_columns
+        self.a, self.b = (right.transposed, left.transposed) if self.turned else (left, right)
+        self.begin = [replace(c, shape=self.shape, strides=c.along(self.shape)) for c in first]
+        if self.turned:
+            self.begin = [c.transposed for c in self.begin]
+
+    @property
+    def layout(self) -> Sizes:
+        """Strides of a result that is written as the product is."""
+        return in_order(self.shape[::-1])[::-1] if self.turned else in_order(self.shape)
+
+    @property
+    def by_row(self) -> bool:
+        """Whether its numbers are there row by row, before they are written anywhere."""
+        n = self.b.shape[1]
+        return self._by_dots or (not n.rows and n.each <= WIDE)
+
+    @property
+    def _by_dots(self) -> bool:
+        """Along what is summed up: where the columns of b are not beside each other."""
+        bk, bj = self.b.strides
+        return self.b.shape[1] == ONE or (bj != ONE and bk == ONE)
+
+    def write(self, on: Emitter, others: Sequence[Array], results: int, finish: Finish) -> None:
+        """`others`: more arrays that `finish` has to do with, the last `results` of them to write
+        to."""
+        (m, k), n, kind = self.a.shape, self.b.shape[1], TYPES[self.kind]
+        like = [replace(c, shape=self.shape, strides=c.along(self.shape)) for c in others]
+        like = [c.transposed for c in like] if self.turned else like
+        arrays = [self.a, self.b, *self.begin, *like]
+
+        def at(number: int, first: str, second: str) -> str:
+            s, t = arrays[number].strides
+            return f"p{number}[{first} * {s} + {second} * {t}]"
+
+        def other(number: int, first: str, second: str) -> str:
+            return at(2 + len(self.begin) + number, first, second)
+
+        def start(i: str) -> str:
+            return at(2, i, "j") if self.begin else "0"
+
+        counts = zip("ijk", (m, n, k), strict=True)
+        by_i, by_j, by_k = (f"for (I {c} = 0; {c} < {s}; {c}++)" for c, s in counts)
+        y = at(1, "k", "j")
+
+        def rows(count: int) -> str:
+            """So many rows at once: what is read of b serves them all."""
+            these = [f"(i + {r})" if r else "i" for r in range(count)]
+            sums = ", ".join(f"t{r}[{n}]" for r in range(count))
+            begins = " ".join(f"t{r}[j] = {start(i)};" for r, i in enumerate(these))
+            xs = " ".join(f"const {kind} x{r} = {at(0, i, 'k')};" for r, i in enumerate(these))
+            more = " ".join(f"t{r}[j] += x{r} * y;" for r in range(count))
+            ends = " ".join(f"{{ {finish(other, i, f't{r}[j]')} }}" for r, i in enumerate(these))
+            return (
+                f"{kind} {sums}; {by_j} {{ {begins} }} "
+                f"{by_k} {{ {xs} {by_j} {{ const {kind} y = {y}; {more} }} }} {by_j} {{ {ends} }}"
+            )
+
+        if self._by_dots:
+            sum_ = f"{kind} t = {start('i')}; {by_k} t += {at(0, 'i', 'k')} * {y};"
+            text = f"{by_i} {by_j} {{ {sum_} {finish(other, 'i', 't')} }}"
+        elif self.by_row:
+            text = (
+                f"I i = 0; for (; i + {FOUR} <= {m}; i += {FOUR}) {{ {rows(FOUR)} }} "
+                f"if (i + 2 <= {m}) {{ {rows(2)} i += 2; }} if (i < {m}) {{ {rows(1)} }}"
+            )
+        else:  # into the one result
+            z, x = other(0, "i", "j"), f"const {kind} x = {at(0, 'i', 'k')};"
+            text = (
+                f"{by_i} {{ {by_j} {z} = {start('i')}; {by_k} {{ {x} {by_j} {z} += x * {y}; }} }}"
+            )
+        on.call(text, arrays, results)
+
+
+def product(on: Emitter, made: Product) -> Array:
+    """As an array of its own."""
+    out = on.new(made.kind, made.shape, made.layout)
+    made.write(on, [out], 1, lambda at, i, value: f"{at(0, i, 'j')} = {value};")
     return out
-
-
-def _multiply(on: Emitter, a: Array, b: Array, out: Array, begin: Array | None) -> None:
-    """Row by row: along the columns of b, or, where these are not beside each other, along what is
-    summed up. `begin`: what products are added to."""
-    (m, k), n, kind = a.shape, b.shape[1], TYPES[out.kind]
-    (bk, bj), arrays = b.strides, [a, b, *([] if begin is None else [begin]), out]
-
-    def at(pointer: int, first: str, second: str) -> str:
-        s, t = arrays[pointer].strides
-        return f"p{pointer}[{first} * {s} + {second} * {t}]"
-
-    def _lines(count: int) -> str:
-        """So many rows at once: what is read of b serves them all."""
-        these = [f"(i + {r})" if r else "i" for r in range(count)]
-        begins = " ".join(
-            f"t{r}[j] = {start.replace('[i ', f'[{i} ')};" for r, i in enumerate(these)
-        )
-        xs = " ".join(f"const {kind} x{r} = {at(0, i, 'k')};" for r, i in enumerate(these))
-        sums = " ".join(f"t{r}[j] += x{r} * y;" for r in range(count))
-        ends = " ".join(f"{at(last, i, 'j')} = t{r}[j];" for r, i in enumerate(these))
-        rooms = ", ".join(f"t{r}[{n}]" for r in range(count))
-        return (
-            f"{kind} {rooms}; {by_j} {{ {begins} }} "
-            f"{by_k} {{ {xs} {by_j} {{ const {kind} y = {y}; {sums} }} }} {by_j} {{ {ends} }}"
-        )
-
-    last = len(arrays) - 1
-    x, y, z = at(0, "i", "k"), at(1, "k", "j"), at(last, "i", "j")
-    start = "0" if begin is None else at(2, "i", "j")
-    by_i, by_j, by_k = (
-        f"for (I {c} = 0; {c} < {s}; {c}++)" for c, s in zip("ijk", (m, n, k), strict=True)
-    )
-    if n == ONE or (bj != ONE and bk == ONE):
-        text = f"{by_i} {by_j} {{ {kind} t = {start}; {by_k} t += {x} * {y}; {z} = t; }}"
-    elif not n.rows and n.each <= WIDE:
-        text = (
-            f"I i = 0; for (; i + {FOUR} <= {m}; i += {FOUR}) {{ {_lines(FOUR)} }} "
-            f"if (i + 2 <= {m}) {{ {_lines(2)} i += 2; }} if (i < {m}) {{ {_lines(1)} }}"
-        )
-    else:
-        step = f"{by_k} {{ const {kind} x = {x}; {by_j} {z} += x * {y}; }}"
-        text = f"{by_i} {{ {by_j} {z} = {start}; {step} }}"
-    on.call(text, arrays)
 
 
 def counted(on: Emitter, node: fx.Node) -> Array:
@@ -191,8 +222,6 @@ def padded(on: Emitter, node: fx.Node) -> Array:
 
 RULES: dict[str, Callable[[Emitter, fx.Node], Array]] = {
     **dict.fromkeys(REDUCED, reduced),
-    "mm": product,
-    "addmm": product,
     "arange": counted,
     "cat": side_by_side,
     "constant_pad_nd": padded,
