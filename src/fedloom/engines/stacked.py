@@ -302,7 +302,7 @@ class StackedEngine(Fabric):
             self._check_size(kind, mine, where, silo)
             self._check_rows(kind, silo, mine.value, silo)
         there = self._there()
-        self._book_all("down", kind, there, self._row_bytes(kind, where, masked=True))
+        self._book_rows("down", kind, there, where, masked=True)
         return Scattered(values, where, there)
 
     def _spread_clients(self, kind: Kind, value: AtHubs[Any]) -> AtClients[Any]:
@@ -335,7 +335,7 @@ class StackedEngine(Fabric):
             masks = [where.everything] * len(silos) if mask is None else mask.split(where.size)
             each = map(Rows, rows.split(where.size), masks)
             gathered.update(zip(silos, each, strict=True))
-        self._book_all("up", kind, there, self._row_bytes(kind, where, masked=False))
+        self._book_rows("up", kind, there, where, masked=False)
         self._gathered = AtHubs({silo: gathered[silo] for silo in self.scope}, self.scope)
         return self._gathered
 
@@ -542,17 +542,25 @@ class StackedEngine(Fabric):
         return AtHubs(collected, self.scope)
 
     def _book_all(
-        self, direction: Direction, kind: Kind, there: Bools, size: Mapping[str, int] | Ints
+        self, direction: Direction, kind: Kind, there: Bools, size: Mapping[str, int]
     ) -> None:
-        """A move inside every silo. `size`: bytes of every message in a silo, or of each
-        client's."""
-        if self.clock is not None or isinstance(size, Mapping):
-            for silo in self.scope:
+        """A move inside every silo. `size`: bytes of every message in a silo."""
+        for silo in self.scope:
+            self._book(direction, kind, silo, there[self._axis.span[silo]], size[silo])
+
+    def _book_rows(
+        self, direction: Direction, kind: Kind, there: Bools, where: Segments, masked: bool
+    ) -> None:
+        """A move of each client's rows; time follows the rows, not the clients."""
+        each = [self._spec(kind, silo) for silo in self.scope]
+        sizes = [math.prod(shape) * dtype.itemsize + masked for shape, dtype in each]
+        if self.clock is not None:
+            for silo, size in zip(self.scope, sizes, strict=True):
                 span = self._axis.span[silo]
-                mine = size[silo] if isinstance(size, Mapping) else size[span]
-                self._book(direction, kind, silo, there[span], mine)
+                self._book(direction, kind, silo, there[span], where.rows[span] * size)
         else:
-            count, total = int(np.count_nonzero(there)), int(size[there].sum())
+            rows = np.count_nonzero(there[where.owners(self.scope)], axis=1)
+            count, total = int(np.count_nonzero(there)), int(rows @ np.array(sizes))
             self.ledger.book("bottom", direction, kind, count, total)
 
     def _size(self, silo: str, value: Any) -> int:
@@ -562,18 +570,6 @@ class StackedEngine(Fabric):
             size = tree.nbytes(value)
             self._sizes[silo] = value, size
         return size
-
-    def _row_bytes(self, kind: Kind, where: Segments, masked: bool) -> Ints:
-        """Bytes of each client's rows."""
-        each = [self._spec(kind, silo) for silo in self.scope]
-        sizes = [math.prod(shape) * dtype.itemsize + masked for shape, dtype in each]
-        if len(set(sizes)) == 1:
-            return where.rows * sizes[0]
-        found = np.zeros_like(where.rows)
-        for silo, size in zip(self.scope, sizes, strict=True):
-            span = self._axis.span[silo]
-            found[span] = where.rows[span] * size
-        return found
 
     def _bytes(self, silo: str, each: Mapping[int, Any]) -> Ints:
         """Bytes of each of the silo's clients' value."""
