@@ -93,6 +93,6 @@ VIEWS = Case(
     "ResNet18, 12 views of 32 x 32", 12, 20, 320, (1, 32, 32), resnet18(1, 10), "cross-entropy",
     10, rows=4000, wanted="2.0", wanted_loop="10",
 )  # fmt: skip
-TINY = Case("ridge, tiny", 4, 5, 100, (20,), linear(20), "squared", rows=2000)
+TINY = Case("ridge, tiny", 4, 5, 100, (20,), linear(20), "squared", rows=2000, compile=True)
 
 ON_CPU = (RIDGE, MLP, CNN, LSTM)

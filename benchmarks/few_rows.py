@@ -1,5 +1,5 @@
-"""`python -m benchmarks.few_rows`: rounds of clients with few rows, with steps by products of rows
-with rows and with plain ones, side by side."""
+"""`python -m benchmarks.few_rows`: rounds of clients with few rows, side by side: with steps by
+products of rows with rows, with plain ones, and compiled."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .timing import commit, machine, side_by_side, told
 
 CASES = (
     RIDGE.with_(clients=1000),
-    MLP.with_(clients=1000),
+    *(MLP.with_(clients=k) for k in (10, 50, 1000)),
     MLP.with_(name="MLP 784-32-10", silos=2, clients=1000, shape=(784,), block=mlp(784, [32], 10)),
 )
 
@@ -38,16 +38,18 @@ def main() -> None:
     torch.set_num_threads(2)
     print(f"{machine()}; commit {commit()}")
     for case in CASES:
-        short, plain = case.run(), case.run()
-        calls = {"few": rounds_of(short)}
+        rows, calls = case.placement(), {}
+        calls["few"] = rounds_of(case.run(rows, compile=False))
         before, fewrows.FEWER = fewrows.FEWER, 10**9
-        calls["plain"] = plainly(rounds_of(plain))
+        calls["plain"] = plainly(rounds_of(case.run(rows, compile=False)))
         fewrows.FEWER = before
+        calls["compiled"] = rounds_of(case.run(rows, compile=True))
         best = side_by_side(calls, 5)
         print(
             f"| {case.name}, N {case.silos} K {case.clients} B {case.batch} Q {case.steps} "
-            f"| {told(best['few'])} | {told(best['plain'])} "
-            f"| **{best['few'] / best['plain']:.2f}** |",
+            f"| {told(best['few'])} | {told(best['plain'])} | {told(best['compiled'])} "
+            f"| **{best['few'] / best['plain']:.2f}** "
+            f"| **{best['compiled'] / best['few']:.2f}** |",
             flush=True,
         )
 

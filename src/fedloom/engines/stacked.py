@@ -551,17 +551,22 @@ class StackedEngine(Fabric):
     def _book_rows(
         self, direction: Direction, kind: Kind, there: Bools, where: Segments, masked: bool
     ) -> None:
-        """A move of each client's rows; time follows the rows, not the clients."""
+        """A move of each client's rows; time follows the rows or the clients, whichever are
+        fewer."""
         each = [self._spec(kind, silo) for silo in self.scope]
         sizes = [math.prod(shape) * dtype.itemsize + masked for shape, dtype in each]
         if self.clock is not None:
             for silo, size in zip(self.scope, sizes, strict=True):
                 span = self._axis.span[silo]
                 self._book(direction, kind, silo, there[span], where.rows[span] * size)
+            return
+        if self._axis.size > where.size:
+            rows = np.count_nonzero(there[where.owners(self.scope)], axis=1).tolist()
         else:
-            rows = np.count_nonzero(there[where.owners(self.scope)], axis=1)
-            count, total = int(np.count_nonzero(there)), int(rows @ np.array(sizes))
-            self.ledger.book("bottom", direction, kind, count, total)
+            spans = [self._axis.span[silo] for silo in self.scope]
+            rows = [int(where.rows[span] @ there[span]) for span in spans]
+        total = sum(n * size for n, size in zip(rows, sizes, strict=True))
+        self.ledger.book("bottom", direction, kind, int(np.count_nonzero(there)), total)
 
     def _size(self, silo: str, value: Any) -> int:
         """Bytes of a value, which is often what was asked about last."""
