@@ -256,6 +256,21 @@ def test_what_there_is_no_rule_for_runs_as_it_is(caplog):
     assert "the operation aten.convolution" in line
 
 
+def test_large_models_run_as_they_are(monkeypatch, caplog):
+    monkeypatch.setattr(clients, "LARGE", 100)
+    assert both(TDCD(local_steps=3, batch=40), TASKS["mlp"], rows())[1] < 1e-12
+    (line,) = warnings_of(caplog)
+    assert "too many for its cache (at most 100)" in line
+
+
+def test_sums_of_many_clients_take_no_more_room(monkeypatch):
+    monkeypatch.setattr(program, "SUMS", 3000)
+    assert program._blocks([90, 0, 40], 2) == ([0, 45, 90, 110, 130], [(0, 2), (2, 2), (2, 4)])
+    fast, apart = both(TDCD(local_steps=3, batch=100), TASKS["mlp"], rows((60, 90)))
+    assert apart < 1e-12
+    assert programs(fast)
+
+
 class Fickle(nn.Module):
     """Does the same for some numbers of rows in another way."""
 

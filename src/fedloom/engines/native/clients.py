@@ -23,13 +23,14 @@ from ..clientaxis import Lazy, Mapped, Parts, Same, can_mix
 from ..replay import first_line, log
 from ..segments import Flat, Scattered, Taken
 from ..threads import autocast
-from .arrays import Unknown
+from .arrays import Unknown, numbers
 from .decompose import decomposed
 from .emit import Emitter, better_turned
 from .program import Clients, Program, Way
 
 HINT = 7  # rows of the client that work is traced for
 KEPT = 16  # programs
+LARGE = 512 * 2**10  # bytes of a client's model for which torch's products are faster
 REFUSED = "%s is not compiled, and runs as it is: %s"
 
 
@@ -201,6 +202,9 @@ def _made(wanted: Sequence[Lazy], leaves: Sequence[Lazy], given: Sequence[Given]
         for argument, way in zip(emitter.given, ways, strict=True):
             if way == "rows" and not argument.shape[0].rows:
                 raise Unknown("it asks for the number of rows (with len, say)")
+        size = sum(numbers(a.shape).each * a.kind.itemsize for a in emitter.results)
+        if size > LARGE:
+            raise Unknown(f"a client's {size} bytes are too many for its cache (at most {LARGE})")
         return Program(emitter, ways, weighted)
 
     name = _name(wanted)

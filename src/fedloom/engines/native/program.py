@@ -30,7 +30,8 @@ from .expressions import TYPES
 FLAGS = ["-O3", "-march=native", "-funroll-loops", "-std=gnu11", "-w", "-shared", "-fPIC"]
 FLAGS += ["-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-fassociative-math"]
 LONG = 120  # seconds after which a compiler is given up
-BLOCK = 32  # clients that are added up together
+BLOCK = 32  # clients that are added up together, or more,
+SUMS = 64 * 2**20  # so that the sums of all blocks take no more bytes
 ROWS = 16  # rows are counted in these, so that arrays begin where lines do
 HEAVY = 2**20  # operations that are worth another thread
 Way = Literal["same", "silo", "rows"]  # where a client's own part of an argument is
@@ -105,9 +106,9 @@ class Program:
         """Of arguments that are as they were described: by silo, or rows after rows."""
         each = zip(tensors, self.given, strict=True)
         given = [(a.mT if g.turned else a).contiguous() for a, g in each]
-        edges, blocks = _blocks(np.bincount(clients.silo, minlength=silos).tolist())
-        most = int(clients.rows.max(initial=0))
-        rows = -(-most // ROWS) * ROWS
+        most = max(1, SUMS // (8 * sum(self._sizes) * silos))
+        edges, blocks = _blocks(np.bincount(clients.silo, minlength=silos).tolist(), most)
+        rows = -(-int(clients.rows.max(initial=0)) // ROWS) * ROWS
         work = int(clients.rows.sum()) * self._work[0] + len(clients.silo) * self._work[1]
         threads = torch.get_num_threads() if work > HEAVY else 1
         room = -(-(self._fixed + self._varying * rows) // LINE) * LINE
@@ -124,11 +125,11 @@ class Program:
         return Sums([_shaped(a, mine) for a, mine in split], parts, weights)
 
 
-def _blocks(clients: Sequence[int]) -> tuple[list[int], list[tuple[int, int]]]:
-    """Where blocks of clients begin and end, and which blocks are a silo's."""
+def _blocks(clients: Sequence[int], most: int) -> tuple[list[int], list[tuple[int, int]]]:
+    """Where blocks of clients begin and end, and which blocks are a silo's: at most so many."""
     edges, blocks = [0], []
     for count in clients:
-        start, pieces = edges[-1], -(-count // BLOCK)
+        start, pieces = edges[-1], min(-(-count // BLOCK), most)
         edges += [start + count * i // pieces for i in range(1, pieces + 1)]
         blocks.append((len(edges) - 1 - pieces, len(edges) - 1))
     return edges, blocks
