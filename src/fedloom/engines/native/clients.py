@@ -30,7 +30,7 @@ from .program import Clients, Program, Way
 
 HINT = 7  # rows of the client that work is traced for
 KEPT = 16  # programs
-LARGE = 512 * 2**10  # bytes of a client's model for which torch's products are faster
+LARGE = 256 * 2**10  # bytes of a client's model for which torch's products are faster
 REFUSED = "%s is not compiled, and runs as it is: %s"
 
 
