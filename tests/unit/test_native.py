@@ -12,13 +12,14 @@ from torch import nn
 from fedloom import TDCD, Run, Task, linear, mlp, partition, tree
 from fedloom.algorithms.fedavg import FedProx
 from fedloom.algorithms.releasing import SHIELDED
+from fedloom.algorithms.tdcd import UPDATE
 from fedloom.engines.native import clients, program
 from fedloom.engines.native.arrays import Unknown
 from fedloom.engines.native.decompose import decomposed
 from fedloom.engines.native.emit import Emitter, better_turned
 from fedloom.engines.native.program import Clients, Program
 from fedloom.engines.tracing import traced
-from fedloom.errors import NotFiniteError
+from fedloom.errors import NotFiniteError, ProtocolError
 from fedloom.federation.schedule import Drawn
 from fedloom.registry import algorithms
 from fedloom.testing import sample_of
@@ -256,6 +257,29 @@ def test_what_there_is_no_rule_for_runs_as_it_is(caplog):
     assert "the operation aten.convolution" in line
 
 
+def test_values_of_rows_have_no_mean(caplog):
+    """Also where a hub's own has the shape of one row: it is refused as without compiling."""
+    fed = Run(TDCD(batch=4), TASKS["no hidden layer"], rows((1, 1)), compile=True).fed
+    fed.begin(0)
+    batch_k, _ = fed.minibatch(torch.arange(4))
+    one = fed.place_hubs({silo: torch.zeros(1, 5) for silo in fed.silos})
+    with pytest.raises(ProtocolError, match="does not have the shape"):
+        fed.mean(UPDATE, fed.at_clients(features, batch_k), otherwise=one)
+    (line,) = warnings_of(caplog)
+    assert "something for each row" in line
+
+
+def features(batch):
+    return batch.x * 2
+
+
+def test_work_that_is_always_another_function_is_not_compiled_for_ever(monkeypatch, caplog):
+    monkeypatch.setattr(clients, "MOST", 0)
+    assert both(TDCD(local_steps=3, batch=40), TASKS["mlp"], rows())[1] < 1e-12
+    (line,) = warnings_of(caplog)
+    assert "there are 0 programs already" in line
+
+
 def test_large_models_run_as_they_are(monkeypatch, caplog):
     monkeypatch.setattr(clients, "LARGE", 100)
     assert both(TDCD(local_steps=3, batch=40), TASKS["mlp"], rows())[1] < 1e-12
@@ -349,7 +373,8 @@ def test_random_functions(data):
             values.append(step(values, number))
         total = values[-1] + values[len(values) // 2]
         loss = (total * total).sum()
-        return [total.sum(0), total.T @ x, loss, w * 2, (total @ w).amax(-1).sum()]
+        plain = [w, w.T, v[:1].expand(2, 3), torch.full((2,), 3.0, dtype=w.dtype)]
+        return [total.sum(0), total.T @ x, loss, w * 2, (total @ w).amax(-1).sum(), *plain]
 
     draw = torch.Generator().manual_seed(sum(plan))
     sizes = [data.draw(st.integers(0, 9)) for _ in range(3)]
@@ -370,7 +395,7 @@ def test_random_functions(data):
         torch.tensor([1.0, 2.0, 0.5], dtype=torch.float64).numpy(),
     )
     found = made(every, [x, w, v], 1)
-    wanted = [0.0] * 5
+    wanted = [0.0] * len(found.results)
     for mine, times in zip(x.split(sizes), (1.0, 2.0, 0.5), strict=True):
         wanted = [a + times * b for a, b in zip(wanted, work(mine, w, v), strict=True)]
     for mine, theirs in zip(found.results, wanted, strict=True):

@@ -24,12 +24,11 @@ from ..replay import first_line, log
 from ..segments import Flat, Scattered, Taken
 from ..threads import autocast
 from .arrays import Unknown, numbers
-from .decompose import decomposed
 from .emit import Emitter, better_turned
 from .program import Clients, Program, Way
 
 HINT = 7  # rows of the client that work is traced for
-KEPT = 16  # programs
+MOST = 64  # programs: work that is another function in every round would never end compiling
 LARGE = 256 * 2**10  # bytes of a client's model for which torch's products are faster
 REFUSED = "%s is not compiled, and runs as it is: %s"
 
@@ -45,11 +44,12 @@ class Found(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A program, the form of what it gives, why it does not hold for tensors of other sizes, and
-    for which numbers of rows it does."""
+    """A program, the form and the signature of what it gives, why it does not hold for tensors of
+    other sizes, and for which numbers of rows it does."""
 
     program: Program
     form: tree.Form
+    signature: Any
     unmet: Callable[[Sequence[Tensor]], str | None]
     rows: dict[int, bool]
 
@@ -111,10 +111,10 @@ class Natively:
         clients = Clients(flat.starts[:-1][order], rows[order], of[order], stands[order])
         tensors = [a for one in given for a in tree.tensors(one.value)]
         found = entry.program(clients, tensors, len(silos))
-        form = tree.signature(tree.joined(entry.form, entry.program.like))
         own = np.empty_like(found.weights)
         own[order] = found.weights
-        return Found(tree.joined(entry.form, found.results), form, found.parts, own)
+        total = tree.joined(entry.form, found.results)
+        return Found(total, entry.signature, found.parts, own)
 
     def _entry(
         self, said: Any, wanted: Sequence[Lazy], leaves: Sequence[Lazy], given: Sequence[Given]
@@ -125,8 +125,9 @@ class Natively:
             shapes = [(tuple(a.shape)[way != "same" :], a.dtype) for a in tensors]
             key += [way, form, *shapes]
         if tuple(key) not in self._known:
-            if len(self._known) >= KEPT:
-                self._known.clear()
+            if len(self._known) >= MOST:
+                log.warning(REFUSED, _name(wanted), f"there are {MOST} programs already")
+                return None
             self._known[tuple(key)] = _made(wanted, leaves, given)
         return self._known[tuple(key)]
 
@@ -184,7 +185,8 @@ def _holds(entry: Entry, rows: int) -> bool:
 
 def _made(wanted: Sequence[Lazy], leaves: Sequence[Lazy], given: Sequence[Given]) -> Entry | None:
     """Work, traced and compiled, if it can be."""
-    from ..tracing import traced
+    from ..tracing import traced  # slow to import, as what it is built on
+    from .decompose import decomposed
 
     began, weighted = time.perf_counter(), len(wanted) > 1
     tensors, form = tree.apart(tuple(_of_one(*one) for one in given))
@@ -202,6 +204,8 @@ def _made(wanted: Sequence[Lazy], leaves: Sequence[Lazy], given: Sequence[Given]
         for argument, way in zip(emitter.given, ways, strict=True):
             if way == "rows" and not argument.shape[0].rows:
                 raise Unknown("it asks for the number of rows (with len, say)")
+        if any(size.rows for a in emitter.results for size in a.shape):
+            raise Unknown("it gives something for each row, of which there is no mean")
         size = sum(numbers(a.shape).each * a.kind.itemsize for a in emitter.results)
         if size > LARGE:
             raise Unknown(f"a client's {size} bytes are too many for its cache (at most {LARGE})")
@@ -216,7 +220,9 @@ def _made(wanted: Sequence[Lazy], leaves: Sequence[Lazy], given: Sequence[Given]
         log.warning(REFUSED, name, first_line(problem))
         return None
     log.info("%s was compiled in %.1f s", name, time.perf_counter() - began)
-    return Entry(cast(Program, program), found[2][-1], unmet, {})
+    made = cast(Program, program)
+    gives = found[2][-1]
+    return Entry(made, gives, tree.signature(tree.joined(gives, made.like)), unmet, {})
 
 
 def _leaves(wanted: Sequence[Lazy]) -> list[Lazy]:

@@ -90,6 +90,8 @@ def expression(node: fx.Node, given: list[Operand]) -> str:
         raise Unknown(f"{name} that rounds")
     f = "f" if kind == torch.float32 else ""
     if name in BINARY:
+        if kind == torch.bool and name != "mul":
+            raise Unknown(f"{name} of truth values")
         a, b = (x.as_(kind) for x in given[:2])
         b = b if more.get("alpha", 1) == 1 else f"{literal(more['alpha'], kind)} * {b}"
         return f"({a} {BINARY[name]} {b})"
