@@ -1,45 +1,119 @@
-"""The accountant's own test: the distinguishing game on a small linear VAFL.
-
-An attacker knows every record but one, of which it knows two candidates, and sees what leaves the
-record's client. It tells the candidates apart by their likelihood ratio, written here from the
-settings alone. The mu it measures must not exceed the claimed one in modes that promise something;
-in mode noise-only it does, even for a master that sees embeddings only.
+"""The accountant's own test: the distinguishing game (game.py), for every algorithm, mode and
+number of local steps. The mu it measures must not exceed the claimed one in modes that promise
+something; in mode noise-only it does, even for a master that sees embeddings only.
 """
 
 import math
-from statistics import NormalDist
+from dataclasses import fields
 
 import numpy as np
 import pytest
 import torch
-from scipy.stats import beta
+from game import FEATURES, MASTER, WIDTH, Table, candidates, log_ratio, measured_mu, play_games
 from torch.func import grad
 
 from fedloom import Run, Task
 from fedloom.algorithms.vafl import VAFL
 from fedloom.data.placement import Placement, Shard
+from fedloom.errors import ModelError
 from fedloom.federation.topology import Client
 from fedloom.models.library import linear
 from fedloom.privacy import Privacy
+from fedloom.registry import algorithms
 
-FEATURES, WIDTH = 3, 2
-CLIP, NORM = 1.0, 1.0
+CLIP = 1.0
+STEPS = (1, 2, 10)
+MU = 0.7  # small enough for a few games to show that it does not hold
+
+FORMS = {  # what of their options changes what leaves a client; all others are played as they are
+    "tdcd": [{}, {"minibatch": "fresh"}],
+    "fedbcd": [
+        {"order": order, "updates": updates, "labels_at": at}
+        for order in ("parallel", "sequential")
+        for updates, at in (("fresh-own", None), ("frozen-gradient", MASTER))
+    ],
+    "vafl": [{"group": 2, "labels_at": MASTER}],
+    "splitnn-async": [{"labels_at": MASTER}],
+}
 
 
-def measured_mu(ratios, truth):
-    """A lower bound of mu with 95 % confidence, from the errors of guessing by the ratio's sign."""
-    wrong = [((ratios > 0) != truth)[truth == side] for side in (False, True)]
-    upper = [beta.ppf(0.975, int(w.sum()) + 1, len(w) - int(w.sum())) for w in wrong]
-    if sum(upper) >= 1:
-        return 0.0
-    return NormalDist().inv_cdf(1 - upper[0]) - NormalDist().inv_cdf(upper[1])
+def private(name):
+    return any(one.name == "privacy" for one in fields(algorithms[name]))
 
 
-def candidates(games, seed, far):
-    """For each game two records, far from each other: clipped, they are opposites."""
-    drawn = torch.Generator().manual_seed(seed)
-    away = torch.randn(games, FEATURES, generator=drawn, dtype=torch.float64)
-    return -far * away, far * away
+def privacy_of(mode, mu, releases):
+    if mode == "frozen":
+        return Privacy("frozen", clip=CLIP, mu=mu)
+    return Privacy("trained", clip=CLIP, gradient_clip=1.0, mu=mu, releases=releases)
+
+
+CASES = [
+    pytest.param(name, form, mode, steps, head, id="-".join(map(str, words)))
+    for name in algorithms
+    if private(name)
+    for form in FORMS.get(name, [{}])
+    for mode in ("frozen", "trained")
+    for steps in STEPS
+    for head in (True, False)
+    for words in [(name, *filter(None, form.values()), mode, steps, "head" if head else "sum")]
+]
+
+
+def game_of(name, form, mode, steps, rounds):
+    kind, releases = algorithms[name], 1
+    if kind.asynchronous:  # two visits a round, and one before
+        releases = 3
+    if "fresh" in form.values():
+        releases = steps
+    if "sequential" in form.values():
+        releases = 2
+    privacy = privacy_of(mode, MU, releases * rounds)
+    return kind(local_steps=steps, lr=0.5, batch=None, privacy=privacy, **form)
+
+
+def is_refused(form, mode, head):
+    """What the product has no form of."""
+    return (mode, head) == ("frozen", False) or (head and "frozen-gradient" in form.values())
+
+
+@pytest.mark.parametrize(("name", "form", "mode", "steps", "head"), CASES)
+def test_a_guarantee_holds(name, form, mode, steps, head):
+    """By all that leaves a client, whatever the algorithm makes of it."""
+    games, rounds = (64, 2) if mode == "frozen" or steps < 10 else (48, 1)
+    truth = np.arange(games) % 2 == 1
+    table = Table(truth, candidates(games, 1, far=40))
+    algorithm = game_of(name, form, mode, steps, rounds)
+    if is_refused(form, mode, head):
+        with pytest.raises(ModelError):
+            algorithm.check(table.task(head), table.placement(None))
+        return
+    ratios, fed = play_games(algorithm, table, head, rounds, seed=5)
+    spent = algorithm.spending(fed)
+    assert spent["guarantee"]
+    assert measured_mu(ratios, truth, confidence=0.999) <= spent["mu"] <= MU * (1 + 1e-9)
+    # has the attacker eyes? Embeddings alone tell so much of candidates so far apart
+    told = float(fed.releases.of("games")[0].max() * algorithm.scales.release)
+    assert ratios[truth].mean() - ratios[~truth].mean() > 0.1 * told
+
+
+def test_every_private_algorithm_is_played():
+    played = {case.values[0] for case in CASES}
+    assert played == {name for name in algorithms if private(name)}
+    assert {"tdcd", "fedbcd", "vafl", "splitnn-async"} <= played
+
+
+@pytest.mark.parametrize("mode", ["frozen", "trained"])
+def test_the_attack_is_as_strong_as_can_be(mode):
+    """One local step, where the ratio is exact: of Gaussian mechanisms it is N(-+mu^2/2, mu^2)."""
+    truth = np.arange(240) % 2 == 1
+    table = Table(truth, candidates(len(truth), 1, far=40))
+    given = {"group": 2, "labels_at": MASTER, "prime": False}
+    algorithm = VAFL(lr=0.5, batch=None, privacy=privacy_of(mode, 1.4, 3), **given)
+    ratios, fed = play_games(algorithm, table, True, 3, seed=5)
+    claimed = algorithm.spending(fed)["mu"]
+    apart = math.sqrt(ratios[truth].mean() - ratios[~truth].mean())
+    assert 0.8 * claimed < apart < 1.2 * claimed
+    assert 0.4 * claimed < measured_mu(ratios, truth) <= claimed
 
 
 def play(privacy, truth, pair, seed, rounds, records=4, lr=0.5):
@@ -88,77 +162,6 @@ def embedded(theta, x):
 
 def pulled(theta, x, slope):
     return (embedded(theta, x) * slope).sum()
-
-
-def slope_of(theta, x, slope):
-    """A record's gradient, clipped."""
-    found = grad(pulled)(theta, x, slope)
-    norm = torch.cat([a.flatten() for a in found.values()]).norm()
-    return {name: a * min(1.0, NORM / float(norm)) for name, a in found.items()}
-
-
-def log_ratio(value, means, deviation):
-    """log p(value | second) - log p(value | first)."""
-    first, second = (float((value - mean).square().sum()) for mean in means)
-    return (first - second) / (2 * deviation**2)
-
-
-def ratios_of_clients(run, seen, x, pair, rounds):
-    """Of each game, by everything that its client sent and was sent."""
-    scales, lr, found = run.algorithm.scales, run.algorithm.lr, []
-    trained = run.algorithm.privacy.mode == "trained"
-    for game in range(len(x)):
-        name, total = str(game), 0.0
-        both, releases = [one[game] for one in pair], []
-        for round in range(rounds):
-            theta = seen[name, round, "model"].block
-            order = order_of(run, name, round)
-            sent = seen[name, round, "embedding"][order.index(0)]
-            if trained or round == 0:
-                means = [embedded(theta, one) for one in both]
-                total += log_ratio(sent, means, scales.noise)
-            releases.append(sent)
-            if not trained:
-                assert torch.equal(releases[0], sent)  # frozen: nothing new in it
-                continue
-            slopes = seen[name, round, "own-slope"].value
-            known = [
-                slope_of(theta, x[game, record], slopes[at])
-                for at, record in enumerate(order)
-                if record != 0
-            ]
-            own = [slope_of(theta, one, slopes[order.index(0)]) for one in both]
-            new = seen[name, round, "update"]
-            for part in theta:
-                rest = sum(mine[part] for mine in known)
-                means = [theta[part] - lr * (rest + mine[part]) / len(order) for mine in own]
-                deviation = lr * scales.gradient_noise * NORM / len(order)
-                total += log_ratio(new.block[part], means, deviation)
-        found.append(total)
-    return np.array(found)
-
-
-MODES = {
-    "frozen": Privacy("frozen", clip=CLIP, mu=1.2),
-    "trained": Privacy("trained", clip=CLIP, gradient_clip=NORM, mu=1.5, releases=3),
-}
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_a_guarantee_holds(mode):
-    """The measured mu is below the claimed one, and near it: these candidates are the worst."""
-    games, rounds = 240, 3
-    truth = np.arange(games) % 2 == 1
-    pair = candidates(games, 1, far=40)
-    run, seen, x = play(MODES[mode], truth, pair, seed=5, rounds=rounds)
-    ratios = ratios_of_clients(run, seen, x, pair, rounds)
-    claimed = run.look().privacy["mu"]
-    assert claimed == pytest.approx(MODES[mode].mu)
-    assert measured_mu(ratios, truth) <= claimed
-    # of Gaussian mechanisms the ratio is N(-+mu^2/2, mu^2): is the attack as strong as can be?
-    apart = math.sqrt(ratios[truth].mean() - ratios[~truth].mean())
-    assert 0.8 * claimed < apart < 1.2 * claimed
-    assert measured_mu(ratios, truth) > 0.4 * claimed
 
 
 def follow(theta, world, slopes, lr):

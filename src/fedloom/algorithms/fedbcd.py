@@ -145,6 +145,7 @@ class FedBCD(Releasing, TieredSGD):
                 came = moved.collect(HUB_EMBEDDING, phi, to=self.holder(fed))
                 seen = fed.at(self.holder(fed), with_newer, seen, came)
                 new = self.frozen_gradient(fed, turn, theta_k, noise_k, seen, state, draw)
+            new = self.settled(turn, new, theta)
             theta = fed.renew(theta, new)
             if not is_last:  # what the next ones see
                 newer, _ = self.embeddings(turn, turn.to_clients(MODEL, new), draw)

@@ -178,6 +178,22 @@ def local_sgd(
     return sgd(local_loss, part, theta, rest, batch, lr, l2, prox)
 
 
+def head_sgd(
+    part: Part, theta: Theta, rest: Rows, batch: Batch, lr: Tensor, l2: float, prox: float = 0.0
+) -> Theta:
+    """The same for a block that is not trained: the head alone moves, and sees of the client's own
+    rows nothing but their embeddings, which are computed once."""
+    joint = Rows(part.place(embed(part, theta, batch)) + rest.value, rest.mask)
+    new = sgd(head_loss, part, Theta({}, theta.head), joint, batch, lr, l2, prox)
+    return theta._replace(head=new.head)
+
+
+def head_loss(theta: Theta, part: Part, joint: Rows, batch: Batch) -> Tensor:
+    """The loss of rows where embeddings meet."""
+    assert batch.y is not None
+    return mean_over(joint.mask, part.loss.rows(part.scores(theta, joint.value), batch.y))
+
+
 def frozen_sgd(
     part: Part, theta: Theta, slope: Rows, batch: Batch, lr: Tensor, l2: float, prox: float = 0.0
 ) -> Theta:

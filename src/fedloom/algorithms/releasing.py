@@ -4,7 +4,8 @@ Readings of VAFL's section 4 and of DP-SGD:
 - What leaves a client is perturbed; steps that take the loss with the client's own embedding fresh
   take it clean. Steps with a derivative that came back take it where it was asked for: through the
   perturbed embedding.
-- "frozen": a block stays as it is; only a head is trained, from noisy embeddings.
+- "frozen": a block stays as it is in every local step, too; only a head is trained, from noisy
+  embeddings. (A block that moves between two steps would bring clean rows into the head's second.)
 - A row is counted as released whether or not its client was there.
 """
 
@@ -19,7 +20,7 @@ from .. import tree
 from ..errors import ModelError
 from ..federation.fabric import Fabric
 from ..federation.local import by_rows, in_shares
-from ..federation.placed import AtClients, Batch, Known, Noise, RowMap, Rows
+from ..federation.placed import AtClients, AtHubs, Batch, Known, Noise, RowMap, Rows
 from ..federation.releases import times
 from ..models.guard import Guarded
 from ..models.task import Part, Task, Theta
@@ -153,7 +154,8 @@ class Releasing(Algorithm):
     ) -> Theta:
         if self.frozen:
             batch = self.perturbed(batch, noise)
-        return self._guarded(local.local_loss, part, theta, rest, batch, lr, normals)
+            return local.head_sgd(part, theta, rest, batch, lr, self.l2, self.prox)
+        return self._shielded(local.local_loss, part, theta, rest, batch, lr, normals)
 
     @in_shares
     def by_slopes(
@@ -166,10 +168,12 @@ class Releasing(Algorithm):
         noise: Noise | None,
         normals: Tensor | None,
     ) -> Theta:
+        if self.frozen:
+            return theta
         batch = self.perturbed(batch, noise)
-        return self._guarded(local.pulled, part, theta, slope, batch, lr, normals)
+        return self._shielded(local.pulled, part, theta, slope, batch, lr, normals)
 
-    def _guarded(
+    def _shielded(
         self,
         loss: PartLoss,
         part: Part,
@@ -182,8 +186,12 @@ class Releasing(Algorithm):
         shield = None
         if normals is not None and self.privacy is not None and self.privacy.gradient_clip:
             shield = Shield(self.privacy.gradient_clip, self.scales.gradient_noise, normals)
-        new = local.sgd(loss, part, theta, given, batch, lr, self.l2, self.prox, shield)
-        return new._replace(block=theta.block) if self.frozen else new
+        return local.sgd(loss, part, theta, given, batch, lr, self.l2, self.prox, shield)
+
+    def settled(self, fed: Fabric, new: AtHubs[Theta], old: AtHubs[Theta]) -> AtHubs[Theta]:
+        """What hubs go on with: a block that is not trained is the very same one, not its mean over
+        clients, which may differ in a last digit."""
+        return fed.at_hubs(with_block_of, new, old) if self.frozen else new
 
     # The budget
 
@@ -229,3 +237,7 @@ class Releasing(Algorithm):
                 f"{self.scales.gradient_noise:.3g} times that"
             )
         return words
+
+
+def with_block_of(new: Theta, old: Theta) -> Theta:
+    return new._replace(block=old.block)

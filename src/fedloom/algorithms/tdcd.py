@@ -123,7 +123,7 @@ class TDCD(Releasing, TieredSGD):
         rest_k = fed.scatter(REST, rest, rows)  # 22
         theta_k = self.stepped(fed, theta_k, rest_k, draw, draw.lr, noise_k, draw.ids)  # 25-29
         theta = self.average(fed, theta_k, state, fed.at_clients(counted, rest_k))  # 32
-        return State(share_head(fed, theta))
+        return State(share_head(fed, self.settled(fed, theta, state.theta)))
 
     @property
     def steps_of_row(self) -> int:

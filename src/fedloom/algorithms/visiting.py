@@ -180,7 +180,8 @@ class Visiting(Releasing):
             silo, kept.theta_k, slope_k, kept.step, eta, kept.noise_k, kept.ids, slopes=True
         )
         weight_k = None if self.weighting == "uniform" else silo.at_clients(rows_of, slope_k)
-        return silo.mean(UPDATE, theta_k, otherwise=theta, weight=weight_k)
+        new = silo.mean(UPDATE, theta_k, otherwise=theta, weight=weight_k)
+        return self.settled(silo, new, theta)
 
     # The master
 
