@@ -21,6 +21,7 @@ from .engines.ranks import Ranks
 from .errors import DataError, InputError, SettingError
 from .federation.schedule import Drawn, Everyone, Recorded, Schedule
 from .models.task import Task
+from .rng import Secrets
 from .run import Run
 
 
@@ -72,8 +73,10 @@ def build_run(
     task: Task | None = None,
     algorithm: Algorithm | None = None,
     ranks: Ranks | None = None,
+    secrets: Secrets | None = None,
 ) -> Run:
-    """A run that has not begun; `algorithm` in place of the file's own."""
+    """A run that has not begun; `algorithm` in place of the file's own. `secrets`: of real parties,
+    for the reference engine."""
     engine, own = file.engine, build_algorithm(file, algorithm)
     if own.needs_server:
         data = data.with_server()
@@ -91,6 +94,7 @@ def build_run(
         compile=engine.compile,
         network=file.network,
         ranks=ranks,
+        secrets=secrets,
     )
 
 

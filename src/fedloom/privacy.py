@@ -205,6 +205,15 @@ def spent(
     return told
 
 
+def spent_here(
+    privacy: Privacy, scales: Scales, silo: str, counts: tuple[Tensor, Tensor]
+) -> dict[str, Any]:
+    """What a party says of its own records; what a person spends over all silos it cannot."""
+    told = spent(privacy, scales, {silo: counts})
+    return {name: value for name, value in told.items() if not name.endswith("_total")}
+
+
+@lru_cache(maxsize=1024)
 def epsilon_of(mu: float, delta: float) -> float:
     """epsilon at delta of mu-Gaussian differential privacy."""
     return 0.0 if mu == 0 else float(_accounting().get_epsilon_gaussian(1 / mu, delta))
@@ -234,4 +243,6 @@ def in_words(told: Mapping[str, Any]) -> str:
     text = f"privacy: the most used record of a silo has spent mu {told['mu']:.4g}{budget}"
     if "epsilon" in told:
         text += f" (epsilon {told['epsilon']:.4g} at delta {told['delta']:g})"
-    return f"{text}, a person over all silos {told['mu_total']:.4g}; {told['says']}"
+    if "mu_total" in told:
+        text += f", a person over all silos {told['mu_total']:.4g}"
+    return f"{text}; {told['says']}"

@@ -3,7 +3,9 @@
 `common` streams are derived from the run's seed and a name: every party derives the same numbers
 without talking (minibatch ids, initial weights). `own` streams belong to one party: from its secret
 in deployment, so that nobody else can recompute (and subtract) its noise; from the seed in
-simulation, so that a run can be repeated.
+simulation, so that a run can be repeated. Streams from a secret are named by the run as well, so
+that two runs with one secret have nothing in common, and are those of a cipher (ChaCha20): whoever
+has seen some of their numbers cannot tell the others.
 
 A stream has no memory of other streams and is named by its round, so a resumed run draws what an
 uninterrupted one would have drawn. Numbers come from numpy's Philox bit stream, whose output numpy
@@ -16,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -62,6 +65,11 @@ class Stream:
     def _raw(self, count: int) -> npt.NDArray[np.uint64]:
         return self._bits.random_raw(count)
 
+    @property
+    def mark(self) -> bytes:
+        """16 bytes that tell this stream from all others, and nothing of its numbers."""
+        return hashlib.blake2b(self._key, digest_size=16, person=b"fedloom mark").digest()
+
     def seed(self) -> int:
         """A 63-bit seed for a library that wants one (torch's initialisers)."""
         return int.from_bytes(self._key[16:24], "big") >> 1
@@ -100,18 +108,56 @@ class Stream:
                 return drawn[:count]
 
 
+class CipherStream(Stream):
+    """A stream of a party's secret: ChaCha20's. Normal numbers are made of uniform ones by the
+    inverse of their distribution."""
+
+    def __init__(self, key: bytes):
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+
+        self._key = key
+        self._cipher = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
+
+    def _raw(self, count: int) -> npt.NDArray[np.uint64]:
+        return np.frombuffer(self._cipher.update(bytes(8 * count)), dtype="<u8").astype(np.uint64)
+
+    def normal(self, count: int) -> Floats:
+        from scipy.special import ndtri
+
+        inside = (self._raw(count) >> np.uint64(12)).astype(np.float64) + 0.5  # never 0, never 2^52
+        return np.asarray(ndtri(inside * 2.0**-52), dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """Of some parties, by name, in the run with this fingerprint."""
+
+    run: str
+    of: Mapping[str, bytes] = field(repr=False)
+
+
 @dataclass(frozen=True)
 class Streams:
-    """All streams of a run. `secret` is a party's own; without one, `own` is seeded."""
+    """All streams of a run. Without a party's secret, what is its own is drawn from the seed."""
 
     seed: int
-    secret: bytes | None = field(default=None, repr=False)
+    secrets: Secrets | None = field(default=None, repr=False, hash=False)
 
     def common(self, *name: Any) -> Stream:
         return Stream(_digest(str(self.seed).encode(), ("common", *name)))
 
+    def has_secret(self, party: Any) -> bool:
+        return self.secrets is not None and str(party) in self.secrets.of
+
     def own(self, party: Any, *name: Any) -> Stream:
-        root = self.secret
-        if root is None:
-            root = hashlib.sha256(f"simulated {self.seed}".encode()).digest()
+        if self.secrets is not None and (secret := self.secrets.of.get(str(party))) is not None:
+            return CipherStream(_digest(secret, ("own", party, self.secrets.run, *name)))
+        root = hashlib.sha256(f"simulated {self.seed}".encode()).digest()
         return Stream(_digest(root, ("own", party, *name)))
+
+    def initial(self, silo: str) -> Stream:
+        """For a silo's initial block: its hub's own, where it has a secret, so that nobody outside
+        the silo knows the block that the first embeddings come from."""
+        if self.has_secret(silo):
+            return self.own(silo, "initial")
+        return self.common("initial", silo)

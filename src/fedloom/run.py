@@ -29,7 +29,7 @@ from .engines.stacked import StackedEngine
 from .engines.waits import Waits
 from .errors import HaltedWarning, ModelError, SettingError, nearest
 from .federation.clock import Clock, Network, Times
-from .federation.fabric import Fabric
+from .federation.fabric import Fabric, RunIsOver
 from .federation.ledger import Ledger
 from .federation.placed import AtClients
 from .federation.releases import Releases
@@ -40,6 +40,7 @@ from .models.task import JointModel, Task, two_parts
 from .progress import Bar
 from .records.metrics import HEADLINE, Metrics
 from .records.record import Record
+from .rng import Secrets
 from .transports.memory import MemoryTransport
 from .viewer import Viewer
 
@@ -69,10 +70,13 @@ def play(
         if state is None:
             state = algorithm.start(fed)
         for round in range(first, rounds):
-            if algorithm.halts(fed, round) is not None:
+            if fed.decides and algorithm.halts(fed, round) is not None:
                 break
             fed.begin(round)
-            state = algorithm.round(fed, state, algorithm.draw(fed))
+            try:
+                state = algorithm.round(fed, state, algorithm.draw(fed))
+            except RunIsOver:
+                break
             fed.check_state(state)
             fed.end()
             yield round + 1, state
@@ -90,7 +94,7 @@ class Run:
     which it traces local work (0: never), `compile`: whether it compiles it; see
     docs/speed.md. `precision`: "tf32" and "bf16" keep weights in float32. `network`: links and
     speeds for `time`. `ranks`: processes to share the clients' work with; see
-    docs/several-processes.md.
+    docs/several-processes.md. `secrets` of real parties, to compute what they would.
     After an error, `state`, `round` and `time` are those of the last complete round.
     """
 
@@ -110,6 +114,7 @@ class Run:
         compile: bool = False,
         network: Network | None = None,
         ranks: Ranks | None = None,
+        secrets: Secrets | None = None,
     ):
         if chunk is not None and (not isinstance(chunk, int) or chunk < 1):
             raise SettingError(f"chunk must be a whole number of at least 1, not {chunk!r}")
@@ -126,6 +131,12 @@ class Run:
         if ranks is not None:
             device = ranks.device(device)
         self._options: dict[str, Any] = {"seed": seed, "device": _device(device)}
+        if secrets is not None:
+            if engine != "reference":
+                raise SettingError(
+                    'secrets: noise is named by what was received, to the bit: engine="reference"'
+                )
+            self._options["secrets"] = secrets
         self._ranks, self._precision = ranks, precision
         self._kind = engine
         self._stacked: dict[str, Any] = {"chunk": chunk, "replay": replay, "compile": compile}

@@ -28,8 +28,8 @@ from fedloom import Task, tree
 from fedloom.data.placement import Placement, Shard
 from fedloom.engines.held import Held
 from fedloom.engines.party import PartyEngine
+from fedloom.federation.noise import among_padding
 from fedloom.federation.placed import Noise
-from fedloom.federation.releases import among_padding
 from fedloom.federation.schedule import Everyone
 from fedloom.federation.topology import Client
 from fedloom.models.library import linear
@@ -130,7 +130,7 @@ class World(PartyEngine):
         for client in self._clients():
             rows = ids.flatten()[where.real(client)]
             number = len(self.asked[client])
-            self.asked[client].append((rows.tolist(), once))
+            self.asked[client].append((rows.tolist(), once is not None))
             noise = torch.zeros(len(rows), sizes[client.silo][0], dtype=self.dtype)
             if self.chosen is not None and client in self.chosen:
                 noise = self.chosen[client][number]
@@ -138,8 +138,8 @@ class World(PartyEngine):
             found[client] = among_padding(mine, where.slots[client] >= 0)
         return Held(found)
 
-    def noise(self, sizes):
-        drawn = super().noise(sizes)
+    def noise(self, ids, steps, sizes):
+        drawn = super().noise(ids, steps, sizes)
         if self.real:
             return drawn
         return Held({c: torch.zeros_like(drawn.get(c, "noise")) for c in drawn.clients()})

@@ -142,7 +142,7 @@ def labels_of(batch: Batch) -> Tensor:
 
 
 def initial(parts: Parts, streams: Streams) -> Thetas:
-    return {silo: part.initial(streams) for silo, part in parts.items()}
+    return {silo: part.initial_for_all(streams) for silo, part in parts.items()}
 
 
 def pooled_scores(thetas: Thetas, parts: Parts, x: dict[str, Tensor]) -> Tensor:

@@ -164,7 +164,7 @@ class FedBCD(Releasing, TieredSGD):
         self, fed: Fabric, theta_k: AtClients[Theta], draw: Draw
     ) -> tuple[AtHubs[Rows], Any]:
         """What the clients release of the minibatch, and the noise in it."""
-        noise_k = self.row_noise(fed, draw.rows, draw.ids)
+        noise_k = self.row_noise(fed, draw.rows, draw.ids, theta_k)
         phi_k = fed.at_clients(self.release, fed.part, theta_k, draw.batch_k, noise_k)
         return fed.gather(EMBEDDING, phi_k, draw.rows), noise_k
 

@@ -20,11 +20,12 @@ from .. import tree
 from ..errors import ModelError
 from ..federation.fabric import Fabric
 from ..federation.local import by_rows, in_shares
+from ..federation.noise import Once
 from ..federation.placed import AtClients, AtHubs, Batch, Known, Noise, RowMap, Rows
-from ..federation.releases import times
+from ..models.block import Params
 from ..models.guard import Guarded
 from ..models.task import Part, Task, Theta
-from ..privacy import Privacy, Scales, spent
+from ..privacy import Privacy, Scales, spent, spent_here
 from . import local
 from .base import Algorithm, Draw, Step
 from .local import PartLoss, Shield
@@ -73,35 +74,31 @@ class Releasing(Algorithm):
 
     # Noise
 
-    def row_noise(self, fed: Fabric, rows: RowMap, ids: Tensor) -> AtClients[Noise] | Known[None]:
-        """Noise for a release of these rows, which is booked."""
+    def row_noise(
+        self, fed: Fabric, rows: RowMap, ids: Tensor, theta_k: AtClients[Theta]
+    ) -> AtClients[Noise] | Known[None]:
+        """Noise for a release of these rows."""
         if self.privacy is None:
             return NOTHING
-        again = times(ids, fed.size)
-        if self.frozen:
-            again = again.clamp(max=1)
-            for silo in fed.scope:  # the same number each time: a row is released once
-                fed.releases.book([silo], again * (fed.releases.of(silo)[0] == 0), 0)
-        else:
-            fed.releases.book(fed.scope, again, 0)
         sizes = {j: self._sizes(part) for j, part in fed.parts.value.items()}
-        return fed.row_noise(rows, ids, sizes, once=self.frozen)
+        once = Once(fed.at_clients(block_of, theta_k)) if self.frozen else None
+        return fed.row_noise(rows, ids, sizes, once)
 
     def gradient_noise(self, fed: Fabric, ids: Tensor) -> AtClients[Tensor] | Known[None]:
-        """Noise for the local steps on these rows, which are booked."""
+        """Noise for the local steps on these rows."""
         if self.privacy is None or self.privacy.mode != "trained":
             return NOTHING
-        fed.releases.book(fed.scope, 0, times(ids, fed.size) * self.steps_of_row)
         count = {j: self._numbers(fed, part) for j, part in fed.parts.value.items()}
-        return fed.noise({j: (self.local_steps, many) for j, many in count.items()})
+        shapes = {j: (self.local_steps, many) for j, many in count.items()}
+        return fed.noise(ids, self.steps_of_row, shapes)
 
     def _numbers(self, fed: Fabric, part: Part) -> int:
         theta = self.initial(part, fed)
         return sum(a.numel() for a in tree.tensors(theta))
 
     def initial(self, part: Part, fed: Fabric) -> Theta:
-        """What clients train, before the first round."""
-        return part.initial(fed.streams)
+        """What clients train, before the first round; of no matter whose block."""
+        return part.initial_for_all(fed.streams)
 
     def _sizes(self, part: Part) -> tuple[int, int]:
         assert self.privacy is not None
@@ -224,6 +221,11 @@ class Releasing(Algorithm):
             return None
         return spent(self.privacy, self.scales, {j: fed.releases.of(j) for j in fed.silos})
 
+    def spending_of(self, fed: Fabric, silo: str) -> dict[str, Any]:
+        """The same for one silo's records, as its hub may say."""
+        assert self.privacy is not None
+        return spent_here(self.privacy, self.scales, silo, fed.releases.of(silo))
+
     def protections(self) -> dict[str, str]:
         if self.privacy is None:
             return {}
@@ -237,6 +239,17 @@ class Releasing(Algorithm):
                 f"{self.scales.gradient_noise:.3g} times that"
             )
         return words
+
+
+def noisy(algorithm: Algorithm) -> Releasing | None:
+    """The algorithm, if its clients draw noise."""
+    if isinstance(algorithm, Releasing) and algorithm.privacy is not None:
+        return algorithm
+    return None
+
+
+def block_of(theta: Theta) -> Params:
+    return theta.block
 
 
 def with_block_of(new: Theta, old: Theta) -> Theta:

@@ -115,7 +115,7 @@ class TDCD(Releasing, TieredSGD):
     def round(self, fed: Fabric, state: State, draw: Draw) -> State:
         part, batch_k, rows = fed.part, draw.batch_k, draw.rows
         theta_k = self.to_clients(fed, state.theta, draw)  # 11-12
-        noise_k = self.row_noise(fed, rows, draw.ids)
+        noise_k = self.row_noise(fed, rows, draw.ids, theta_k)
         phi_k = fed.at_clients(self.release, part, theta_k, batch_k, noise_k)  # 13
         phi = fed.gather(EMBEDDING, phi_k, rows)  # 17
         phis = fed.exchange(HUB_EMBEDDING, phi)  # 18

@@ -160,7 +160,7 @@ class Visiting(Releasing):
         ids = self.ids(self.draw(silo), visit)
         step = Step(*silo.minibatch(ids))
         theta_k = silo.to_clients(MODEL, theta)
-        noise_k = self.row_noise(silo, step.rows, ids)
+        noise_k = self.row_noise(silo, step.rows, ids, theta_k)
         phi_k = silo.at_clients(self.release, silo.part, theta_k, step.batch_k, noise_k)
         asked = {HUB_EMBEDDING: silo.gather(EMBEDDING, phi_k, step.rows)}
         if visit.silo == self.holder(silo):
@@ -239,7 +239,7 @@ class Visiting(Releasing):
         for start in range(0, fed.size, PIECE):
             ids = torch.arange(start, min(start + PIECE, fed.size))
             step = Step(*fed.minibatch(ids))
-            noise_k = self.row_noise(fed, step.rows, ids)
+            noise_k = self.row_noise(fed, step.rows, ids, theta_k)
             phi_k = fed.at_clients(self.release, fed.part, theta_k, step.batch_k, noise_k)
             phis = fed.collect(HUB_EMBEDDING, fed.gather(EMBEDDING, phi_k, step.rows), to=at)
             y = label.gather(LABELS, label.at_clients(labels_of, step.batch_k), step.rows)
@@ -279,7 +279,7 @@ class Visiting(Releasing):
         return releases + int(primes), worked * self.local_steps
 
     def initial(self, part: Part, fed: Fabric) -> Theta:
-        return block_only(part, fed.streams)
+        return part.initial_for_all(fed.streams)._replace(head={})
 
     # Around training
 

@@ -32,6 +32,7 @@ def add(verbs: common.Verbs) -> None:
           fedloom keys show keys/bank/*.pem               whose, until when
           fedloom keys rotate bank/north --at keys/bank   a new one in place of the old
           fedloom keys revoke keys/allow.toml bank/north  no more; works while hubs are running
+          fedloom keys secret north/noise.secret          what a party's noise is drawn from
         """,
     )
     what = one.add_subparsers(dest="what", metavar="WHAT", required=True)
@@ -46,6 +47,8 @@ def add(verbs: common.Verbs) -> None:
     allow = what.add_parser("allow", help="let certificates in")
     allow.add_argument("list", type=Path, metavar="ALLOW.toml")
     allow.add_argument("files", nargs="+", type=Path, metavar="FILE.pem")
+    secret = what.add_parser("secret", help="what a party's noise is drawn from (party.secret)")
+    secret.add_argument("file", type=Path, metavar="FILE")
     revoke = what.add_parser("revoke", help="let parties in no more")
     revoke.add_argument("list", type=Path, metavar="ALLOW.toml")
     revoke.add_argument("parties", nargs="+", metavar="PARTY")
@@ -67,6 +70,7 @@ def act(chosen: argparse.Namespace) -> None:
         "show": _show,
         "allow": _allow,
         "revoke": _revoke,
+        "secret": _secret,
     }[chosen.what](chosen)
 
 
@@ -144,3 +148,10 @@ def _revoke(chosen: argparse.Namespace) -> None:
         if allowed.pop(party, None) is None:
             raise DataError(f"{chosen.list} does not list {party}")
     write_list(chosen.list, allowed)
+
+
+def _secret(chosen: argparse.Namespace) -> None:
+    from ..trust.secret import new_secret
+
+    new_secret(chosen.file)
+    print(chosen.file)

@@ -107,6 +107,7 @@ def act_align(chosen: argparse.Namespace) -> None:
 def act_status(chosen: argparse.Namespace) -> None:
     from ..parties.partyfile import PartyFile
     from ..parties.status import read_status
+    from ..privacy import in_words
 
     now = read_status(Path(PartyFile.read(chosen.party).party.folder))
     if chosen.json:
@@ -118,6 +119,8 @@ def act_status(chosen: argparse.Namespace) -> None:
         state = f"not heard of for {age:.0f} s"
     rate = "" if now["rate"] is None else f", {now['rate']:.2f} rounds a second"
     print(f"{now['party']}: {state}, round {now['round']} of {now['rounds']}{rate}")
+    if now.get("privacy") is not None:
+        print(in_words(now["privacy"]))
     for word in ("stopped", "awaited", "absent"):
         if now[word]:
             told = now[word] if isinstance(now[word], str) else ", ".join(now[word])

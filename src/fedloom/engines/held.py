@@ -116,6 +116,19 @@ class Holdings:
         labels = task.loss.labels(y, self._shapes.dtype) if len(y) else made_up
         return labels.to(self._device)
 
+    def data(self, client: Client) -> tuple[Tensor, Tensor | None]:
+        """All of a client's features and labels."""
+        return self._x[client], self._y[client]
+
+    def features(self, client: Client, row: Tensor) -> Tensor:
+        """Of one row."""
+        return self._x[client][self._index[client][row].to(self._device)]
+
+    def among(self, client: Client, ids: Tensor) -> Tensor:
+        """The client's own rows among some."""
+        flat = ids.flatten()
+        return flat[self._owner[client.silo][flat] == self._place[client]]
+
     def slots(self, client: Client, ids: Tensor) -> Tensor:
         """Positions of the client's rows; at least one column, so that no batch is empty."""
         mine = (self._owner[client.silo][ids] == self._place[client]).reshape(-1, ids.shape[-1])

@@ -18,18 +18,19 @@ from torch import Tensor
 from .. import tree
 from ..data.placement import View
 from ..errors import AbortedError, LostError, ProtocolError
-from ..federation.fabric import Fabric
+from ..federation.fabric import Fabric, RunIsOver
 from ..federation.local import Local, argument, check_local, giving_tensors, misplaced, name_of
 from ..federation.messages import AT_THE_END, AT_THE_START, END, READY, Key, Kind, Message
+from ..federation.noise import Once, among_padding
 from ..federation.placed import MISSING, AtClients, AtHubs, Batch, Noise, Placed, RowMap, Rows
-from ..federation.releases import among_padding
 from ..federation.schedule import Bools, Moment, Resumed, Schedule, Turn
 from ..federation.topology import Client, Party, title
 from ..federation.visits import FREE
 from ..models.task import Part, Shapes, Task
-from ..rng import Streams
+from ..rng import Secrets, Stream, Streams
 from ..transports.base import Transport
 from .arrivals import Arrivals
+from .client_noise import Book, ClientNoise
 from .held import Held, Holdings, Pending, Slots, with_weight
 from .told import TOLD, all_here, told
 from .waits import Waits
@@ -51,6 +52,8 @@ class PartyEngine(Fabric):
         waits: Waits | None = None,
         by_arrival: bool = False,
         device: torch.device | str = "cpu",
+        secrets: Secrets | None = None,
+        book: Book | None = None,
     ):
         super().__init__(
             task,
@@ -62,6 +65,7 @@ class PartyEngine(Fabric):
             seed=seed,
             schedule=schedule,
             device=torch.device(device),
+            secrets=secrets,
         )
         self._transport = transport
         self._waits = waits or Waits()
@@ -76,7 +80,9 @@ class PartyEngine(Fabric):
             for silo, clients in self._known.items()
         }
         self._rows = Holdings(view, task, shapes, self.device)
+        self._noise_of = ClientNoise(self.streams, self._rows, book)
         self._present: dict[Client, bool] = {}
+        self._sent_to: set[Client] = set()  # hosted here, who were sent something in this round
         self._accepted: dict[Client, Key] = {}
         self._pending: dict[Client, list[Pending]] = {}
         self._quorum: dict[str, int] = {}
@@ -87,6 +93,8 @@ class PartyEngine(Fabric):
 
     def begin(self, round: int) -> None:
         super().begin(round)
+        self._noise_of.begin()
+        self._sent_to.clear()
         moment = Moment(round)
         for silo, clients in self._known.items():
             there = self.schedule.answers(moment, silo, self._names[silo])
@@ -169,19 +177,32 @@ class PartyEngine(Fabric):
         batch = {client: self._rows.batch(client, ids, slots[client]) for client in self._clients()}
         return Held(batch), Slots(ids.numel(), slots)
 
-    def row_noise(
-        self, where: RowMap, ids: Tensor, sizes: Mapping[str, tuple[int, int]], once: bool = False
+    def _row_noise(
+        self, where: RowMap, ids: Tensor, draw: Callable[[Client, Tensor], Noise]
     ) -> AtClients[Noise]:
         assert isinstance(where, Slots)
-        draw, found = self._row_noise(sizes, once), {}
+        found = {}
         for client in self._clients():
             mine = draw(client, ids.flatten()[where.real(client).cpu()])
             found[client] = among_padding(mine, where.slots[client] >= 0)
         return Held(found)
 
-    def noise(self, sizes: Mapping[str, tuple[int, ...]]) -> AtClients[Tensor]:
-        draw = self._noise(sizes)
+    def _noise(self, draw: Callable[[Client], Tensor]) -> AtClients[Tensor]:
         return Held({client: draw(client) for client in self._clients()})
+
+    def _row_streams(
+        self, client: Client, name: tuple[int, ...], rows: Tensor, once: Once | None
+    ) -> Sequence[Stream]:
+        if not self.streams.has_secret(client):
+            return super()._row_streams(client, name, rows, once)
+        return self._noise_of.row_streams(client, name, rows, once)
+
+    def _step_stream(
+        self, client: Client, name: tuple[int, ...], ids: Tensor, steps: int
+    ) -> Stream:
+        if not self.streams.has_secret(client):
+            return super()._step_stream(client, name, ids, steps)
+        return self._noise_of.step_stream(client, name, ids, steps)
 
     def _read_clients(self, value: Placed) -> dict[Client, Any]:
         value = self._held(value, "read")
@@ -298,10 +319,15 @@ class PartyEngine(Fabric):
         mailbox = self._transport.mailbox(client)
         message = mailbox.take(client.silo, key, kind.name, self._waits.for_own_hub)
         if message is None:  # the hub has gone on without this client
+            if mailbox.is_at_its_end(client.silo) and client not in self._sent_to:
+                self.record.rounds = self.round
+                raise RunIsOver
             self._present[client] = False
             return MISSING
+        self._sent_to.add(client)
         for pending in self._pending.pop(client, []):
             pending.settle(message.receipt)
+        self._noise_of.receive(client, kind.name, message.payload)
         return message.payload
 
     # Up

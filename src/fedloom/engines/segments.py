@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from .. import tree
+from ..federation.noise import among_padding
 from ..federation.placed import Batch, Noise, RowMap, Rows
-from ..federation.releases import among_padding
 from ..federation.schedule import Bools
 from ..federation.topology import Client
 from ..rng import Ints

@@ -8,7 +8,7 @@ resident. chunk = 1 is a loop over clients; how many run at once without it, chu
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -199,15 +199,14 @@ class StackedEngine(Fabric):
     def _width(self, silo: str, rows: int) -> int:
         return self._cost[silo].width(rows) + self._padding
 
-    def row_noise(
-        self, where: RowMap, ids: Tensor, sizes: Mapping[str, tuple[int, int]], once: bool = False
+    def _row_noise(
+        self, where: RowMap, ids: Tensor, draw: Callable[[Client, Tensor], Noise]
     ) -> AtClients[Noise]:
         assert isinstance(where, Segments)
-        draw = self._row_noise(sizes, once)
         return RowNoise(draw, self._axis.client, where, self._all, self.scope)
 
-    def noise(self, sizes: Mapping[str, tuple[int, ...]]) -> AtClients[Tensor]:
-        return OwnNoise(self._noise(sizes), self._axis.client, self._all, self.scope)
+    def _noise(self, draw: Callable[[Client], Tensor]) -> AtClients[Tensor]:
+        return OwnNoise(draw, self._axis.client, self._all, self.scope)
 
     def _read_clients(self, value: Placed) -> dict[Client, Any]:
         if not isinstance(value, Lazy):

@@ -28,17 +28,22 @@ from .. import tree
 from ..arithmetic import Precision, multiplying
 from ..errors import FedLoomError, LocalError, NotFiniteError, PlacementError, ProtocolError
 from ..models.task import Part, Shapes, Task
-from ..rng import Streams
+from ..rng import Secrets, Stream, Streams
 from .accounts import Accounts
 from .checks import Checks
 from .clock import Crossing
 from .local import Local, argument, check_local, name_of
 from .messages import Direction, Key, Kind
+from .noise import Once, of_rows, of_shape
 from .placed import AtClients, AtHubs, Batch, Known, Noise, OnDemand, PerSilo, Placed, RowMap, Rows
-from .releases import own_noise, row_noise
+from .releases import times
 from .schedule import Bools, Schedule
 from .topology import SERVER, Client, Party, title
 from .visits import Ask, Learn, Visits
+
+
+class RunIsOver(Exception):
+    """Those who decide have ended the run before this round; its state is that of the last one."""
 
 
 class Fabric(Accounts, Checks):
@@ -58,13 +63,14 @@ class Fabric(Accounts, Checks):
         seed: int,
         schedule: Schedule,
         device: torch.device,
+        secrets: Secrets | None = None,
     ):
         super().__init__(size)
         self.scope = self.silos = silos
         self._parties = {*silos, SERVER} if server else {*silos}
         self.hosted = frozenset(hosted)
         self.size = size
-        self.streams = Streams(seed)
+        self.streams = Streams(seed, secrets)
         self.schedule = schedule
         self.dtype, self.device = shapes.dtype, device
         self.precision: Precision = "float64" if self.dtype == torch.float64 else "float32"
@@ -81,6 +87,12 @@ class Fabric(Accounts, Checks):
         self._task = task
 
     # Time
+
+    @property
+    def decides(self) -> bool:
+        """Whether what all hubs know is known here; a client alone hears from its hub that the run
+        is over (RunIsOver)."""
+        return not all(isinstance(party, Client) for party in self.hosted)
 
     @abstractmethod
     def finish(self) -> None:
@@ -209,31 +221,66 @@ class Fabric(Accounts, Checks):
                 f"round {self.round}: {name_of(f)} failed at {where}: {problem}"
             ) from problem
 
-    # Noise: from each client's own stream, which nobody else can draw
+    # Noise: from each client's own streams, which nobody else can draw. What it is drawn for is
+    # booked, for everyone in a silo.
 
-    @abstractmethod
     def row_noise(
-        self, where: RowMap, ids: Tensor, sizes: Mapping[str, tuple[int, int]], once: bool = False
+        self,
+        where: RowMap,
+        ids: Tensor,
+        sizes: Mapping[str, tuple[int, int]],
+        once: Once | None = None,
     ) -> AtClients[Noise]:
-        """For each of a client's rows, so many normal and uniform numbers; `once`: the same ones
-        each time a row is asked for. `ids`: those of the minibatch."""
+        """For a release of a minibatch's rows (`ids`), so many normal and uniform numbers for each.
+        `once`: the same ones each time a row is asked for, which is booked once."""
+        again = times(ids, self.size)
+        if once is None:
+            self.releases.book(self.scope, again, 0)
+        else:
+            for silo in self.scope:
+                self.releases.book([silo], again.clamp(max=1) * (self.releases.of(silo)[0] == 0), 0)
+        name = () if once is not None else self._next_draw()
+
+        def draw(client: Client, rows: Tensor) -> Noise:
+            streams = self._row_streams(client, name, rows, once)
+            return self._cast(of_rows(streams, len(rows), sizes[client.silo]))
+
+        return self._row_noise(where, ids, draw)
+
+    def noise(
+        self, ids: Tensor, steps: int, sizes: Mapping[str, tuple[int, ...]]
+    ) -> AtClients[Tensor]:
+        """Normal numbers of the shape that is a silo's, at each of its clients, for so many local
+        steps on each of a minibatch's rows."""
+        self.releases.book(self.scope, 0, times(ids, self.size) * steps)
+        name = self._next_draw()
+
+        def draw(client: Client) -> Tensor:
+            stream = self._step_stream(client, name, ids, steps)
+            return self._cast(of_shape(stream, sizes[client.silo]))
+
+        return self._noise(draw)
 
     @abstractmethod
-    def noise(self, sizes: Mapping[str, tuple[int, ...]]) -> AtClients[Tensor]:
-        """Normal numbers of the shape that is a silo's, at each of its clients."""
-
     def _row_noise(
-        self, sizes: Mapping[str, tuple[int, int]], once: bool
-    ) -> Callable[[Client, Tensor], Noise]:
-        """How a client draws noise for some of its rows."""
-        name = () if once else self._next_draw()
-        return lambda client, rows: self._cast(
-            row_noise(self.streams, client, name, rows, sizes[client.silo])
-        )
+        self, where: RowMap, ids: Tensor, draw: Callable[[Client, Tensor], Noise]
+    ) -> AtClients[Noise]: ...
 
-    def _noise(self, sizes: Mapping[str, tuple[int, ...]]) -> Callable[[Client], Tensor]:
-        name = self._next_draw()
-        return lambda client: self._cast(own_noise(self.streams, client, name, sizes[client.silo]))
+    @abstractmethod
+    def _noise(self, draw: Callable[[Client], Tensor]) -> AtClients[Tensor]: ...
+
+    def _row_streams(
+        self, client: Client, name: tuple[int, ...], rows: Tensor, once: Once | None
+    ) -> Sequence[Stream]:
+        """One for all of a client's rows, or one for each."""
+        if once is None:
+            return [self.streams.own(client, "noise", *name)]
+        return [self.streams.own(client, "release", row) for row in rows.tolist()]
+
+    def _step_stream(
+        self, client: Client, name: tuple[int, ...], ids: Tensor, steps: int
+    ) -> Stream:
+        return self.streams.own(client, "noise", *name)
 
     def _cast(self, value: Any) -> Any:
         return tree.map_tensors(lambda a: a.to(dtype=self.dtype, device=self.device), value)

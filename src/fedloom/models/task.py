@@ -29,7 +29,7 @@ from ..federation.messages import RowWord, travels
 from ..federation.placed import Noise
 from ..losses import Loss
 from ..registry import losses
-from ..rng import Streams
+from ..rng import Stream, Streams
 from .block import Block, Params, Source
 from .check import check_block
 from .fill import joint_width, sized_blocks, sized_top
@@ -116,8 +116,15 @@ class Part:
         return (self.block.origin, str(module), spec)
 
     def initial(self, streams: Streams) -> Theta:
-        """theta_j at round 0; replicas of the head start equal."""
-        block = self.block.initial(streams.common("initial", self.silo).seed())
+        """theta_j at round 0, as hub j draws it; replicas of the head start equal."""
+        return self._initial(streams, streams.initial(self.silo))
+
+    def initial_for_all(self, streams: Streams) -> Theta:
+        """The same from common streams alone: for a party that is not hub j."""
+        return self._initial(streams, streams.common("initial", self.silo))
+
+    def _initial(self, streams: Streams, own: Stream) -> Theta:
+        block = self.block.initial(own.seed())
         head = {} if self.head is None else self.head.initial(streams.common("head").seed())
         return Theta(self._cast(block), self._cast(head))
 

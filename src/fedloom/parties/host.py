@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ..algorithms.releasing import noisy
 from ..build import build_algorithm, build_schedule
 from ..config.fingerprint import fingerprint
 from ..config.runfile import RunFile
@@ -32,13 +33,16 @@ from ..errors import (
 )
 from ..federation.placed import AtClients
 from ..federation.schedule import Schedule
-from ..federation.topology import Client, Party, title
+from ..federation.topology import SERVER, Client, Party, title
 from ..files import locked, telling, write_json
-from ..rng import Streams
+from ..privacy import in_words
+from ..rng import Secrets
 from ..run import play
 from ..transports.grpc import GrpcTransport
+from ..trust.secret import read_secret
 from .agreement import Agreement
-from .connect import Connections, peers, read
+from .book import BOOK, Book
+from .connect import Connections, peers
 from .log import Log
 from .memory import Durable, Memory
 from .partyfile import PartyFile
@@ -63,17 +67,21 @@ class Host:
         peers(self.agreement.topology, self.me)
         self.links = Connections(self.own, self.agreement.topology)
         self.run = fingerprint(self.file, self.agreement.to_json())
+        self.algorithm = build_algorithm(self.file)
+        self.noisy = noisy(self.algorithm)
         self.memory = Memory(self.folder, self.run)
+        self.book: Book | None = None
 
     def go(self, resume: bool = False) -> None:
         """Take part to the end. `resume`: go on from the checkpoint, if there is one."""
+        secrets = self.secrets()
         if self.memory.is_there and not resume:
             raise ExistsError(f"{self.folder} already holds a run: --resume, or another folder")
         with telling(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
         with locked(self.folder):
             transport = self.transport()
-            fed = self._engine(transport)
+            fed = self._engine(transport, secrets)
             problem: FedLoomError | None = None
             status = Status(self.folder, str(self.me), self.progress, transport, self.own.metrics)
             try:
@@ -93,7 +101,7 @@ class Host:
                 raise problem
 
     def _rounds(self, fed: PartyEngine, transport: GrpcTransport, resume: bool) -> None:
-        algorithm, began = build_algorithm(self.file), time.perf_counter()
+        algorithm, began = self.algorithm, time.perf_counter()
         done, state = 0, None
         if self.memory.is_there:
             done, state = self.memory.restore(fed, algorithm, transport)
@@ -115,14 +123,21 @@ class Host:
                     crash("before checkpoint")
                     self.memory.save(fed, state, done, transport, time.perf_counter() - began)
                     crash("after checkpoint")
-                self.progress.step(done)
-                self.log.tell("round", f"round {done} of {self.file.rounds}", round=done)
+                self.progress.step(done, self._spent(fed))
+                said, facts = self._how_it_stands(done)
+                self.log.tell("round", said, **facts)
         if isinstance(self.me, Client) and state is not None:
             self.memory.save(fed, state, done, transport, time.perf_counter() - began)
         write_json(self.folder / "ledger.json", fed.ledger.to_json())
         write_json(self.folder / "schedule.json", fed.record.to_json())
         seconds = time.perf_counter() - began
-        write_json(self.folder / "done.json", {"rounds": done, "seconds": seconds, "run": self.run})
+        told = {"rounds": done, "seconds": seconds, "run": self.run}
+        spent = self._spent(fed)
+        if spent is not None:
+            told["privacy"] = spent
+            self.log.note("privacy", **spent)
+            self.log.say(f"{title(self.me)}: {in_words(spent)}")
+        write_json(self.folder / "done.json", told)
         self.progress.over = True
 
     def _assemble(self, transport: GrpcTransport, first: int) -> None:
@@ -145,7 +160,7 @@ class Host:
         assert isinstance(self.me, Client)
         transport.await_peers([self.me.silo], self.own.waits.start)
         at = max(first, transport.links[self.me.silo].at)
-        kept = build_algorithm(self.file).start(fed)._asdict().values()
+        kept = self.algorithm.start(fed)._asdict().values()
         if at > first and any(isinstance(value, AtClients) for value in kept):
             raise DataError(
                 f"{title(self.me)} cannot join in round {at}: this algorithm keeps state at its "
@@ -153,17 +168,53 @@ class Host:
             )
         if at > first:
             fed.go_on(at, {})
+        self._open_book(fed, at)
         return at
 
-    def _engine(self, transport: GrpcTransport) -> PartyEngine:
+    def _open_book(self, fed: PartyEngine, first: int) -> None:
+        """Without its book, every round so far counts as if the client had sent everything."""
+        if self.book is None:
+            return
+        assert isinstance(self.me, Client)
+        assert self.noisy is not None
+        if not self.book.was_there and first:
+            for round in range(first):
+                self.book.add_all(*self.noisy.exposure(fed, round))
+            self.log.note("book lost", rounds=first)
+            self.log.say(
+                f"{title(self.me)}: there is no {BOOK} here, and {first} rounds are done: they "
+                "count as if everything was sent"
+            )
+
+    def _spent(self, fed: PartyEngine) -> dict[str, Any] | None:
+        """What was spent of this party's records: of a client by its own book."""
+        if self.book is not None:
+            return self.book.spent()
+        if self.noisy is None or self.me not in fed.silos:
+            return None
+        return self.noisy.spending_of(fed, str(self.me))
+
+    def _how_it_stands(self, done: int) -> tuple[str, dict[str, Any]]:
+        """For the terminal, and for the log."""
+        said, facts = f"round {done} of {self.file.rounds}", {"round": done}
+        spent = self.progress.privacy
+        if spent is not None and "mu" in spent:
+            facts |= {name: spent[name] for name in ("mu", "epsilon") if name in spent}
+            epsilon = f", epsilon {spent['epsilon']:.3g}" if "epsilon" in spent else ""
+            said += f"; spent: mu {spent['mu']:.3g}{epsilon}"
+        return said, facts
+
+    def _engine(self, transport: GrpcTransport, secrets: Secrets | None) -> PartyEngine:
         agreement, engine = self.agreement, self.file.engine
         if engine.threads is not None:
             torch.set_num_threads(engine.threads)
-        durable = Durable(transport, self.memory)
+        rows = self.rows()
+        self.book = self._own_book(rows)
+        durable = Durable(transport, self.memory, self.book)
         fed = PartyEngine(
             agreement.basis.task(self.file),
             agreement.shapes,
-            self.rows(),
+            rows,
             hosted=[self.me],
             transport=durable,
             seed=engine.seed,
@@ -171,9 +222,10 @@ class Host:
             waits=self.own.waits.waits,
             by_arrival=engine.order == "arrival",
             device=engine.device,
+            secrets=secrets,
+            book=self.book,
         )
         fed.precision = engine.precision
-        fed.streams = Streams(engine.seed, self._secret())
         skip = self.own.waits.on_missing_client == "skip"
         if not isinstance(self.me, Client) and (skip or engine.order == "arrival"):
             durable.fed, durable.only = fed, None if skip else TOLD.name
@@ -192,13 +244,26 @@ class Host:
         schedule.check(self.agreement.topology.clients)
         return schedule
 
-    def _secret(self) -> bytes | None:
-        if self.own.party.secret is None:
+    def secrets(self) -> Secrets | None:
+        """SettingError where privacy would be one in name only."""
+        path = self.own.party.secret
+        if path is not None:
+            return Secrets(self.run, {str(self.me): read_secret(Path(path))})
+        if self.noisy is not None and self.me != SERVER:
+            raise SettingError(
+                f"{title(self.me)}: privacy needs party.secret: without it, noise is drawn from "
+                "the run's seed, and every party can take it off again. Make one with `fedloom "
+                "keys secret noise.secret`, and name it in the party file: "
+                'secret = "noise.secret"'
+            )
+        return None
+
+    def _own_book(self, rows: View) -> Book | None:
+        if self.noisy is None or not isinstance(self.me, Client):
             return None
-        secret = read(Path(self.own.party.secret))
-        if len(secret) < 32:
-            raise SettingError("party.secret: at least 32 bytes are needed")
-        return secret
+        assert self.noisy.privacy is not None
+        path, rates = self.folder / BOOK, (self.noisy.privacy, self.noisy.scales)
+        return Book(path, self.run, self.me, rows.rows[self.me], *rates)
 
     def transport(self) -> GrpcTransport:
         kinds = sorted({way.kind for way in self.agreement.permits.forms})

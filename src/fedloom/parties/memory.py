@@ -38,6 +38,7 @@ from ..transports import wire
 from ..transports.grpc import GrpcTransport
 from ..transports.link import Sent
 from ..transports.wire import Frame
+from .book import Book
 
 CHECKPOINT = "checkpoint.safetensors"
 GOING_ON = "round.msgpack"
@@ -173,10 +174,11 @@ def _placed(fed: PartyEngine, fresh: Any, values: Any) -> Any:
 class Durable:
     """The transport of a party; of a hub whose clients may be missing (`fed` is set then), what
     happened in a round is on disk before another hub is told anything that follows from it. `only`:
-    before messages of this kind, where nothing else follows."""
+    before messages of this kind, where nothing else follows. Of a client with a `book`, what it
+    draws noise for is on disk before it is sent."""
 
-    def __init__(self, transport: GrpcTransport, memory: Memory):
-        self._transport, self._memory = transport, memory
+    def __init__(self, transport: GrpcTransport, memory: Memory, book: Book | None = None):
+        self._transport, self._memory, self._book = transport, memory, book
         self.fed: PartyEngine | None = None
         self.only: str | None = None
         self.mailbox, self.pulse, self.abort = transport.mailbox, transport.pulse, transport.abort
@@ -185,6 +187,8 @@ class Durable:
         follows = self.only in (None, message.kind) and isinstance(message.to, str)
         if self.fed is not None and follows:
             self._memory.remember(self.fed.record, self._transport.kept)
+        if self._book is not None:
+            self._book.save()
         crash(f"before {message.kind}")
         self._transport.send(message)
         crash(f"after {message.kind}")

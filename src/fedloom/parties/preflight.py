@@ -40,6 +40,7 @@ def preflight(file: RunFile, own: PartyFile) -> Iterator[Finding]:
         yield Finding("agreement", False, str(problem))
         return
     yield Finding("fingerprint", True, host.run)
+    yield from _secret(host)
     try:
         view = host.rows()
         held = sum(len(rows) for rows in view.rows.values())
@@ -53,6 +54,15 @@ def preflight(file: RunFile, own: PartyFile) -> Iterator[Finding]:
         yield found
         if found.good:
             yield _clock(host, str(peer))
+
+
+def _secret(host: Host) -> Iterator[Finding]:
+    """Whether privacy is more than a name here."""
+    try:
+        if host.secrets() is not None:
+            yield Finding("secret", True, f"{host.own.party.secret}")
+    except FedLoomError as problem:
+        yield Finding("secret", False, str(problem))
 
 
 def _certificates(host: Host) -> Iterator[Finding]:

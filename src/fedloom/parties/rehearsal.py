@@ -1,7 +1,8 @@
 """The last step before going live: every party of a run as a process of its own on this machine,
-with throw-away certificates and with its own rows only, in its own folder.
+with throw-away certificates and secrets and with its own rows only, in its own folder.
 
-    run.toml  agreement.json  keys/SILO/...  parties/NAME/{party.toml, rows.safetensors, log, out/}
+    run.toml  agreement.json  keys/SILO/...
+    parties/NAME/{party.toml, rows.safetensors, noise.secret, log, out/}
 
 Where the run has tables with hashed ids, a party file names the client's own, and how its columns
 became numbers is beside the rows: `fedloom predict` takes it from there.
@@ -26,6 +27,7 @@ import torch
 
 from .. import tree
 from ..build import build_data, build_run
+from ..config.fingerprint import fingerprint
 from ..config.runfile import RunFile
 from ..config.writing import dumps
 from ..errors import ExistsError, FedLoomError, LostError
@@ -35,9 +37,11 @@ from ..federation.topology import SERVER, Client, Party, title
 from ..files import telling, write_json, write_text
 from ..nursery import Started
 from ..records.checkpoint import load_checkpoint
+from ..rng import Secrets
 from ..run import Run
 from ..trust.allow import write_list
 from ..trust.certificates import Authority, save
+from ..trust.secret import new_secret, read_secret
 from .agreement import Agreement
 from .basis import Basis
 from .connect import listeners, peers
@@ -46,7 +50,7 @@ from .memory import CHECKPOINT
 from .rows import preparation_beside, write_rows
 
 DAYS = 2
-ROWS = "rows.safetensors"
+ROWS, SECRET = "rows.safetensors", "noise.secret"
 Process = Started | subprocess.Popen[bytes]
 
 
@@ -89,19 +93,28 @@ class Rehearsal:
         threads = self.file.engine.threads or 1
         torch.set_num_threads(threads)
         file = self.file.replaced("engine", name="reference", threads=threads)
-        run = build_run(file, build_data(file))
-        if not self.is_live:
-            run.fit(file.rounds)
+        data = build_data(file)
+        run = build_run(file, data)
         if (
             run.algorithm.asynchronous and not self.is_live
         ):  # who visited when is not for the parties to draw anew
+            run.fit(file.rounds)
             write_json(self.folder / "schedule.json", run.record.to_json())
             file = file.replaced("engine", schedule=str(self.folder / "schedule.json"))
         write_text(self.folder / "run.toml", file.to_toml())
         agreement = Agreement.of(file, Basis.of(run))
         agreement.write(self.folder / "agreement.json")
         self._write_parties(run, agreement)
-        return run
+        run = build_run(file, data, secrets=self.secrets)
+        return run if self.is_live else run.fit(file.rounds)
+
+    @property
+    def secrets(self) -> Secrets:
+        """All parties', for the reference."""
+        agreement = Agreement.read(self.folder / "agreement.json")
+        run = fingerprint(RunFile.read(self.folder / "run.toml"), agreement.to_json())
+        parties = agreement.topology.parties
+        return Secrets(run, {str(p): read_secret(self.of(p) / SECRET) for p in parties})
 
     def _write_parties(self, run: Run, agreement: Agreement) -> None:
         hubs, allowed = listeners(agreement.topology), {}
@@ -117,6 +130,7 @@ class Rehearsal:
                 save(self.of(party), "party", certificate, key)
                 allowed[str(party)] = [certificate.fingerprint]
         for party in agreement.topology.parties:
+            new_secret(self.of(party) / SECRET)
             write_rows(self.of(party) / ROWS, run.placement.view([party]))
             self._write_preparation(party, run)
             self._write_party_file(party, agreement, ports)
@@ -141,6 +155,7 @@ class Rehearsal:
                 "agreement": str(self.folder.resolve() / "agreement.json"),
                 "rows": ROWS,
                 "folder": "out",
+                "secret": SECRET,
             },
             "keys": {"certificate": "party.pem", "key": "party.key", "allow": "allow.toml"},
             "peers": {
@@ -224,7 +239,7 @@ class Rehearsal:
         write_json(self.folder / "happened.json", record.to_json())
         told = [f"engine.schedule={self.folder / 'happened.json'}"]
         file = RunFile.read(self.folder / "run.toml", told)
-        return build_run(file, build_data(file)).fit(file.rounds)
+        return build_run(file, build_data(file), secrets=self.secrets).fit(file.rounds)
 
     def compare(self, run: Run, seconds: float) -> Outcome:
         """With the reference run."""

@@ -23,15 +23,16 @@ RECENT = 30  # rounds, for the rate
 
 @dataclass
 class Progress:
-    """Rounds done, and when."""
+    """Rounds done, and when; and what was spent of this party's privacy budget."""
 
     rounds: int
     done: int = 0
     over: bool = False
+    privacy: dict[str, Any] | None = None
     _times: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=RECENT))
 
-    def step(self, done: int) -> None:
-        self.done = done
+    def step(self, done: int, privacy: dict[str, Any] | None = None) -> None:
+        self.done, self.privacy = done, privacy
         self._times.append((done, time.monotonic()))
 
     @property
@@ -78,6 +79,7 @@ class Status:
             "rounds": progress.rounds,
             "rate": progress.rate,
             "over": progress.over,
+            "privacy": progress.privacy,
             "present": present,
             "absent": sorted(set(map(str, transport.links)) - set(present)),
             "awaited": sorted(map(str, transport.awaited)),

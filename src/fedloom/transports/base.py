@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from ..errors import AbortedError, FedLoomError, LostError
-from ..federation.messages import Key, Message
+from ..federation.messages import AT_THE_END, Key, Message
 from ..federation.topology import Party, title
 
 SLICE = 1.0  # seconds: who sleeps so long and wakes up much later was stopped
@@ -124,6 +124,12 @@ class Mailbox:
                 f"{what}"
             )
         return found if found.key == key else None
+
+    def is_at_its_end(self, source: Party) -> bool:
+        """Whether this source's next message is its last."""
+        with self._changed:
+            queue = self._queues[source]
+            return bool(queue) and queue[0].key == AT_THE_END
 
     def held(self, source: Party) -> int:
         """Messages of this source that wait to be taken."""
