@@ -26,9 +26,9 @@ from . import local
 from .base import Bill, Draw, Facts, MinibatchSGD, State, Step, Twin, label_silo, tally
 from .stepsize import InverseSqrt
 
-FEATURES = Kind("features", "a client's raw rows", "features")
-LABELS = Kind("labels", "the labels of a client's rows", "label")
-HUB_FEATURES = Kind("hub-features", "a silo's raw rows", "features")
+FEATURES = Kind("features", "a client's raw rows", "features", reveals="the rows")
+LABELS = Kind("labels", "the labels of a client's rows", "label", reveals="the labels")
+HUB_FEATURES = Kind("hub-features", "a silo's raw rows", "features", reveals="the rows")
 SCORES = Kind("joint-scores", "the pooled model's scores", "scores")
 
 Parts = dict[str, Part]

@@ -63,7 +63,11 @@ from .hyfem_parts import (
 )
 
 OWN_MODEL = Kind("own-model", "a client's part of the model: its views' extractors, Pi_m theta_0")
-OWN_UPDATE = Kind("own-update", "a client's extractors and perceptron after its local steps")
+OWN_UPDATE = Kind(
+    "own-update",
+    "a client's extractors and perceptron after its local steps",
+    reveals="the gradients of its rows: of a client with few rows, much of them",
+)
 WHOLE_MODEL = Kind("whole-model", "the model of all views, at prediction only")
 VIEW_SCORES = Kind("view-scores", "scores of a client's rows, at prediction only", "scores")
 

@@ -232,6 +232,7 @@ class Releasing(Algorithm):
         told = f"Gaussian noise of {self.scales.noise:.3g} on each number"
         if self.privacy.clip is not None:
             told += f", rows clipped to norm {self.privacy.clip:g}"
+        told += ", from the client's secret"
         words = {"embedding": told, "hub-embedding": told}
         if self.privacy.mode == "trained":
             words["update"] = (

@@ -46,29 +46,36 @@ from .tdcd import EMBEDDING, HUB_EMBEDDING, MODEL, UPDATE, TieredSGD, counted
 
 CUT = Kind(
     "cut-layer",
-    "the silos' joint embedding of a label client's own rows, to that client: with two silos it "
-    "can work out the other's",
+    "the silos' joint embedding of a label client's own rows, to that client",
     "joint",
+    reveals="with two silos, the other's embeddings of these rows",
 )
 CUT_DERIVATIVE = Kind(
     "cut-derivative",
-    "derivatives of the loss by the joint embedding, to the label silo's hub: without a top model "
-    "they show it the labels, with one they can still sort the rows by label",
+    "derivatives of the loss by the joint embedding, to the label silo's hub",
     "joint",
+    reveals="labels: without a top model the negative entry of a row IS its label, with one rows "
+    "can still be sorted by label",
 )
 HUB_CUT_GRADIENT = Kind(
     "hub-cut-gradient",
-    "a silo's share of the derivatives, to its hub: without a top model the negative entry of a "
-    "row IS its label, with one they can still sort the rows by label",
+    "a silo's share of the derivatives, to its hub",
     "embedding",
+    reveals="labels: without a top model the negative entry of a row IS its label, with one rows "
+    "can still be sorted by label",
 )
 CUT_GRADIENT = Kind(
     "cut-gradient",
-    "the derivatives of a client's own rows, to that client: they show it what they show its hub",
+    "the derivatives of a client's own rows, to that client",
     "embedding",
+    reveals="labels, as they do to its hub",
 )
 TOP = Kind("top", "the top model, to the label silo's clients only")
-TOP_UPDATE = Kind("top-update", "a label client's top model after its step, to its own hub")
+TOP_UPDATE = Kind(
+    "top-update",
+    "a label client's top model after its step, to its own hub",
+    reveals="the gradient of its rows: of a client with one row in the minibatch, its label",
+)
 TOP_SCORES = Kind(
     "top-scores", "the top model's scores, to every hub, at prediction only", "scores"
 )

@@ -50,20 +50,29 @@ from .splitnn import (
 )
 from .tdcd import EMBEDDING, HUB_EMBEDDING, MODEL, UPDATE, counted
 
-HUB_MIDDLE = Kind("hub-middle", "what the server's middle gives, to the label silo's hub", "middle")
+HUB_MIDDLE = Kind(
+    "hub-middle",
+    "what the server's middle gives, to the label silo's hub",
+    "middle",
+    reveals="something of all silos' features of these rows",
+)
 MIDDLE = Kind(
-    "middle", "what the server's middle gives for a label client's own rows, to it", "middle"
+    "middle",
+    "what the server's middle gives for a label client's own rows, to it",
+    "middle",
+    reveals="something of all silos' features of these rows",
 )
 MIDDLE_DERIVATIVE = Kind(
     "middle-derivative",
-    "derivatives of the loss by what the middle gave, to the label silo's hub: they can sort the "
-    "rows by label",
+    "derivatives of the loss by what the middle gave, to the label silo's hub",
     "middle",
+    reveals="labels: rows can be sorted by them",
 )
 HUB_MIDDLE_DERIVATIVE = Kind(
     "hub-middle-derivative",
-    "the same, to the server: no label as such, but they can sort the rows by label",
+    "derivatives of the loss by what the middle gave, to the server",
     "middle",
+    reveals="labels: not as such, but rows can be sorted by them",
 )
 
 

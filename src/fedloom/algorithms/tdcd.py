@@ -38,10 +38,31 @@ from .base import Bill, Draw, Facts, MinibatchSGD, State, Step, Twin, choose, ne
 from .releasing import SHIELDED, Releasing
 
 MODEL = Kind("model", "the hub's block of the model, to its own clients")
-EMBEDDING = Kind("embedding", "a client's embeddings of its rows in the minibatch", "embedding")
-HUB_EMBEDDING = Kind("hub-embedding", "a silo's embeddings of the minibatch", "embedding")
-REST = Kind("rest", "sum of the other silos' embeddings, of the client's own rows", "joint")
-UPDATE = Kind("update", "a client's block after its local steps")
+EMBEDDING = Kind(
+    "embedding",
+    "a client's embeddings of its rows in the minibatch",
+    "embedding",
+    reveals="features: the hub has the block, and computes the rows themselves where an embedding "
+    "has as many numbers as a row",
+)
+HUB_EMBEDDING = Kind(
+    "hub-embedding",
+    "a silo's embeddings of the minibatch",
+    "embedding",
+    reveals="features: who knows some hundred rows learns to guess the others, who knows the block "
+    "computes them as its own hub does",
+)
+REST = Kind(
+    "rest",
+    "sum of the other silos' embeddings, of the client's own rows",
+    "joint",
+    reveals="with two silos, the other's embeddings of these rows",
+)
+UPDATE = Kind(
+    "update",
+    "a client's block after its local steps",
+    reveals="the gradient of its rows: of a client with one row in the minibatch, that row",
+)
 HEAD = Kind("head", "a hub's replica of the shared head")
 
 Weighting = Literal["uniform", "participants", "rows"]

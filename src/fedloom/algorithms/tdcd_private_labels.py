@@ -38,18 +38,28 @@ from .tdcd import (
     predict_jointly,
 )
 
-SCORES = Kind("scores", "joint scores as each silo sees them, to the label holders", "views")
-DERIVATIVE = Kind("derivative", "derivatives of the loss, from the label holders", "views")
+SCORES = Kind(
+    "scores",
+    "joint scores as each silo sees them, to the label holders",
+    "views",
+    reveals="how far each silo moved, from the second step on; with two silos, the other's "
+    "embeddings of these rows",
+)
+DERIVATIVE = Kind(
+    "derivative", "derivatives of the loss, from the label holders", "views", reveals="labels"
+)
 HUB_DERIVATIVE = Kind(
     "hub-derivative",
-    "a silo's derivatives, from the label silo: without a head the negative entry of a row IS its "
-    "label, with one they can still sort the rows by label",
+    "a silo's derivatives, from the label silo",
     "joint",
+    reveals="labels: without a head the negative entry of a row IS its label, with one rows can "
+    "still be sorted by label",
 )
 GRADIENT = Kind(
     "gradient",
-    "the derivatives of a client's own rows, to that client: they show it what they show its hub",
+    "the derivatives of a client's own rows, to that client",
     "joint",
+    reveals="labels, as they do to its hub",
 )
 
 

@@ -20,17 +20,24 @@ from .tdcd import EMBEDDING, HUB_EMBEDDING, MODEL, UPDATE
 if TYPE_CHECKING:
     from .visiting import Visiting
 
-HUB_LABELS = Kind("hub-labels", "the labels of a minibatch, from their silo to the master", "label")
+HUB_LABELS = Kind(
+    "hub-labels",
+    "the labels of a minibatch, from their silo to the master",
+    "label",
+    reveals="the labels",
+)
 SLOPE = Kind(
     "slope",
-    "derivatives of the loss by the visitor's embeddings: without a head the negative entry of a "
-    "row IS its label, with one they can still sort the rows by label",
+    "derivatives of the loss by the visitor's embeddings",
     "embedding",
+    reveals="labels: without a head the negative entry of a row IS its label, with one rows can "
+    "still be sorted by label",
 )
 OWN_SLOPE = Kind(
     "own-slope",
-    "the derivatives of a client's own rows, to that client: they show it what they show its hub",
+    "the derivatives of a client's own rows, to that client",
     "embedding",
+    reveals="labels, as they do to its hub",
 )
 
 PIECE = 4096  # rows that are primed at a time

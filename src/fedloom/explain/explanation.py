@@ -118,6 +118,7 @@ class Explanation:
     work: tuple[Work, ...]
     protections: Mapping[str, str] = field(default_factory=dict)  # by kind
     promise: tuple[str, ...] = ()  # what is promised of noise, and what that rests on
+    computable: tuple[str, ...] = ()  # what can be computed in this run from what is sent
 
     def protection(self, kind: str) -> str:
         """What keeps a message of this kind from being read by its receiver."""
@@ -156,6 +157,11 @@ class Explanation:
         sent = {one.move for one in self.sent}
         return {kind.name: kind.about for move, kind in sorted(self.kinds.items()) if move in sent}
 
+    def reveals(self) -> dict[str, str]:
+        """For each kind that is sent, what a receiver can compute from it."""
+        sent = {one.move for one in self.sent}
+        return {kind.name: kind.reveals for move, kind in self.kinds.items() if move in sent}
+
     def steps(self) -> Iterator[list[Line] | Work]:
         """Moves (all lines of one number) and local work, in order."""
         moves: dict[int, list[Line]] = {}
@@ -181,7 +187,7 @@ class Explanation:
         draw(self, Path(path))
 
     def to_json(self) -> dict[str, Any]:
-        about = self.about()
+        about, reveals = self.about(), self.reveals()
         return {
             "algorithm": self.algorithm,
             "silos": {silo: len(names) for silo, names in self.topology.clients.items()},
@@ -193,6 +199,7 @@ class Explanation:
                     "move": line.move,
                     "kind": line.kind,
                     "about": about[line.kind],
+                    "reveals": reveals[line.kind],
                     "tier": line.tier,
                     "direction": line.direction,
                     "from": line.source,
@@ -204,6 +211,7 @@ class Explanation:
                 }
                 for line in self.lines()
             ],
+            "computable": list(self.computable),
             "privacy": list(self.promise),
             "work": [
                 {

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
 
 from ..federation.topology import Client
 from .explanation import Explanation, Line, Work
 from .lanes import Lane, Repeat, arrows, counted, lanes_of, place_of, repeats
 
 SILOS = 2  # that have lanes of their own
+WIDE = 100  # columns of what is told in sentences
 HEADER = ("move", "kind", "from", "to", "what", "messages", "bytes", "times", "protection")
 TO_THE_RIGHT = {0, 5, 6, 7}
 
@@ -32,11 +34,14 @@ def text(explanation: Explanation) -> str:
         [head],
         [*_table(explanation, parts), "", *_totals(explanation)],
         ["Who learns what", *_learns(explanation)],
+        ["What can be computed from it", *_wrapped(explanation.computable)],
         ["In order", *_diagram(explanation, parts)],
         [BEFORE],
     ]
+    if not explanation.computable:
+        del blocks[3]
     if explanation.promise:
-        blocks.insert(3, ["Privacy", *(f"  {line}" for line in explanation.promise)])
+        blocks.insert(-2, ["Privacy", *_wrapped(explanation.promise)])
     return "\n\n".join("\n".join(line.rstrip() for line in block) for block in blocks) + "\n"
 
 
@@ -82,7 +87,8 @@ def _totals(explanation: Explanation) -> Iterator[str]:
 
 def _learns(explanation: Explanation) -> list[str]:
     """By receiver, in words."""
-    about, found = explanation.about(), dict[str, dict[str, str]]()
+    about, reveals = explanation.about(), explanation.reveals()
+    found = dict[str, dict[str, str]]()
     silos: dict[str, set[str]] = {}
     for line in explanation.lines():
         silos.setdefault(line.kind, set()).update(_silos(line))
@@ -101,8 +107,17 @@ def _learns(explanation: Explanation) -> list[str]:
     lines = []
     for who, kinds in found.items():
         lines.append(f"  {who}:")
-        lines += [f"    {kind.ljust(wide)}  {words}" for kind, words in kinds.items()]
+        for kind, words in kinds.items():
+            lines.append(f"    {kind.ljust(wide)}  {words}")
+            if reveals[kind]:
+                by = " " * (wide + 6)
+                lines += _wrapped([f"gives away: {reveals[kind]}"], by)
     return lines or ["  Nobody sends anything."]
+
+
+def _wrapped(lines: Iterable[str], by: str = "  ") -> Iterator[str]:
+    for line in lines:
+        yield from textwrap.wrap(line, WIDE, initial_indent=by, subsequent_indent=f"{by}  ")
 
 
 def _silos(line: Line) -> set[str]:

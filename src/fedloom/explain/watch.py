@@ -23,6 +23,7 @@ from ..models.task import Task
 from ..registry import algorithms
 from ..run import Run, play
 from ..transports.memory import MemoryTransport
+from .computable import computable
 from .explanation import Explanation, Sent, Shape, Work
 
 
@@ -51,6 +52,7 @@ def explain(run: Run, schedule: Schedule | None = None) -> Explanation:
         tuple(notes.work),
         run.algorithm.protections(),
         tuple(run.algorithm.promises()),
+        tuple(computable(run, notes.sent)),
     )
 
 

@@ -37,11 +37,13 @@ ABOUT: dict[str, str] = {}  # every kind there is -> what it carries, for people
 
 @dataclass(frozen=True)
 class Kind:
-    """What a move carries. `row` for kinds whose payload has one entry a row."""
+    """What a move carries. `row` for kinds whose payload has one entry a row. `reveals`: what a
+    receiver who looks closely can compute from it, where it is not protected."""
 
     name: str
     about: str
     row: RowWord | None = None
+    reveals: str = ""
 
     def __post_init__(self) -> None:
         if self.name == "start":
