@@ -95,6 +95,8 @@ class Privacy:
         for name in ("gradient_clip", "gradient_noise"):
             if self.mode != "trained" and getattr(self, name) is not None:
                 raise SettingError(f'privacy: {name} is for mode = "trained"')
+        if self.guarantees:
+            _accounting()  # refuse before training, not when the first record is made
         self.scales(1)
 
     @property

@@ -265,7 +265,7 @@ def book_of(one, client):
     return one.of(client) / "out" / BOOK
 
 
-def test_a_budget_ends_the_run_for_who_was_restarted_too(rehearsal):  # noqa: F811
+def test_a_budget_ends_the_run_for_who_was_restarted_too(rehearsal, capsys):  # noqa: F811
     """By its own book it stops where everyone does."""
     one = rehearsal(text_of(BUDGET, 500))
     run = begin(one)
@@ -283,7 +283,10 @@ def test_a_budget_ends_the_run_for_who_was_restarted_too(rehearsal):  # noqa: F8
     rounds = [told for told in map(json.loads, log) if told["event"] == "round"]
     assert 0 < rounds[0]["mu"] <= rounds[-1]["mu"] <= 2.0 + 1e-9
     assert rounds[-1]["epsilon"] == pytest.approx(told[0]["privacy"]["epsilon"], rel=0.5)
+    capsys.readouterr()
     assert main(["status", str(one.of(ONE) / "party.toml")]) == 0
+    assert "the most used record of a silo has spent mu 2 of 2 (epsilon" in capsys.readouterr().out
+    assert "has spent mu 2 of 2 (epsilon" in one.last_words(ONE)
 
 
 def test_a_client_sends_no_more_than_its_book_permits(rehearsal):  # noqa: F811
