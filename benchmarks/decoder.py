@@ -1,8 +1,8 @@
 """How well another silo guesses features from embeddings: `python -m benchmarks.decoder`.
 
-Digits in three silos, TDCD, no noise. Who knows 100 rows of silo a fits a ridge regression from what
-it has of them to their features, and guesses those of all other rows. Prints R2 over five draws of
-the known rows.
+Digits in three silos, TDCD, no noise. Who knows 100 rows of silo a fits a ridge regression from
+what it has of them to their features, and guesses those of all other rows. Prints R2 over five
+draws of the known rows.
 """
 
 from __future__ import annotations
