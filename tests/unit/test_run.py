@@ -5,7 +5,7 @@ import torch
 
 from fedloom import TDCD, Alone, Drawn, Run, Task, linear, mlp, partition, tree
 from fedloom.errors import SettingError
-from fedloom.rng import Streams
+from fedloom.rng import Secrets, Streams
 from fedloom.testing import placement, task
 
 ALGORITHM = TDCD(local_steps=2, lr=0.2, batch=12)
@@ -104,12 +104,13 @@ def test_lone_silos_that_are_combined_predict_once():
 
 def test_streams():
     """Common ones depend on seed and name, own ones on the party and its secret, if it has one."""
-    a, b = Streams(1), Streams(1, secret=b"mine")
+    a, b = Streams(1), Streams(1, Secrets("run", {"ash": b"mine"}))
     same = [s.common("x", 3).sample(100, 5).tolist() for s in (a, b)]
     assert same[0] == same[1]
     assert a.own("ash", "x").uniform(3).tolist() != b.own("ash", "x").uniform(3).tolist()
     assert a.own("ash").uniform(3).tolist() != a.own("birch").uniform(3).tolist()
-    assert Streams(1, secret=b"").own("ash").uniform(1) != a.own("ash").uniform(1)
+    empty = Streams(1, Secrets("run", {"ash": b""}))
+    assert empty.own("ash").uniform(1) != a.own("ash").uniform(1)
 
 
 def test_streams_stay_as_they_are():
