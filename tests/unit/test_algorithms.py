@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from fedloom import TDCD, Alone, Central, Run, Task, TDCDPrivateLabels, linear, mlp, partition, tree
+from fedloom.algorithms import FedBCD, SplitNN
 from fedloom.registry import algorithms
 from fedloom.testing import placement, task
 
@@ -47,16 +48,33 @@ def test_private_labels_cost_more_for_the_same_model(minibatch):
         assert private.loss() == pytest.approx(shared.loss(), abs=1e-12)
 
 
-def test_private_labels_need_none_elsewhere_and_never_send_them():
-    full = placement()
-    hidden = partition(
-        dict(full.x),
-        full.labels(),
-        {"ash": [1, 2, 0, 3], "birch": 2, "cedar": 3},
-        labels_at=["birch"],
-    )
-    run = Run(TDCDPrivateLabels(batch=10, labels_at="birch"), task(), hidden).fit(2)
-    assert not {entry.kind for entry in run.ledger} & {"labels", "label"}
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        TDCDPrivateLabels(batch=10, labels_at="birch"),
+        FedBCD(batch=10, labels_at="birch", updates="frozen-gradient"),
+        SplitNN(batch=10, labels_at="birch"),
+    ],
+    ids=lambda algorithm: type(algorithm).__name__,
+)
+def test_private_labels_need_none_elsewhere_and_never_send_them(algorithm):
+    """In no message is there a tensor of whole numbers, or the label of a single row: here no
+    number is another's by chance."""
+    draw = torch.Generator().manual_seed(2)
+    x = {silo: torch.randn(36, 2, generator=draw, dtype=torch.float64) for silo in "ab"}
+    x["birch"], y = x.pop("a"), torch.randn(36, generator=draw, dtype=torch.float64)
+    hidden = partition(x, y, {"b": [1, 2, 0, 3], "birch": 2}, labels_at=["birch"])
+    assert hidden.y["b"] is None
+    learn = Task(dict.fromkeys(hidden.x, linear(2)), "squared")
+    run = Run(algorithm, learn, hidden, engine="reference", precision="float64")
+    sent, send = [], run.fed._transport.send
+    run.fed._transport.send = lambda message: sent.append(message) or send(message)
+    run.fit(2)
+    assert len(sent) > 20
+    labels = set(hidden.labels().tolist())
+    for message in sent:
+        for tensor in tree.tensors(message.payload):
+            assert not labels & set(tensor.flatten().tolist()), message.kind
 
 
 def table(loss):

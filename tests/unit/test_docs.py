@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from fedloom.testing import CHECKS
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(path.name for path in ROOT.glob("docs/*.md"))
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+SAVED = re.compile(r"# (\S+\.toml)\n")  # a run file that says its name
 
 
 def blocks(page, language="python"):
@@ -68,7 +70,7 @@ def test_a_page_works_from_top_to_bottom(page, tmp_path, monkeypatch, capsys):
     its name in its first line is saved, and commands about it are run."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(algorithms, "_known", dict(algorithms._known))
-    names, made, printed = {"__name__": "docs"}, set(), None
+    names, made, printed, judged = {"__name__": "docs"}, set(), None, 0
     for kind, text in BLOCK.findall((ROOT / "docs" / page).read_text()):
         if kind == "python":
             capsys.readouterr()
@@ -77,10 +79,11 @@ def test_a_page_works_from_top_to_bottom(page, tmp_path, monkeypatch, capsys):
             if page in EXAMPLES:
                 assert len(text.splitlines()) <= 12
                 EXAMPLES[page](names, printed)
+                judged += 1
             continue
         if kind == "text" and printed is not None:
             assert without_numbers(printed) == without_numbers(text)
-        elif kind == "toml" and (name := re.match(r"# (\S+\.toml)\n", text)):
+        elif kind == "toml" and (name := SAVED.match(text)):
             Path(name[1]).write_text(text)
             made.add(name[1])
         elif kind == "sh":
@@ -89,11 +92,28 @@ def test_a_page_works_from_top_to_bottom(page, tmp_path, monkeypatch, capsys):
                 if made.intersection(words):
                     assert main(words) == 0, line
         printed = None
+    assert bool(judged) == (page in EXAMPLES)
 
 
-@pytest.mark.parametrize("page", PAGES)
+def test_examples_are_of_pages_that_are_there():
+    """And some pages show what their code prints, or have commands for their run files."""
+    assert set(EXAMPLES) <= set(PAGES)
+    found = {page: BLOCK.findall((ROOT / "docs" / page).read_text()) for page in PAGES}
+    kinds = {page: [kind for kind, _ in blocks] for page, blocks in found.items()}
+    shown = [page for page, each in kinds.items() if ("python", "text") in pairwise(each)]
+    saved = [page for page, blocks in found.items() if any(SAVED.match(text) for _, text in blocks)]
+    assert shown
+    assert saved
+
+
+RUN_FILES = [page for page in PAGES if "```toml" in (ROOT / "docs" / page).read_text()]
+
+
+@pytest.mark.parametrize("page", RUN_FILES)
 def test_run_files_of_a_page(page):
-    for text in blocks(f"docs/{page}", "toml"):
+    found = blocks(f"docs/{page}", "toml")
+    assert found
+    for text in found:
         whole = text if "[data" in text else f'data = {{name = "synthetic"}}\n{text}'
         assert RunFile.parse(whole).rounds > 0
 

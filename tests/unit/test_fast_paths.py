@@ -15,6 +15,7 @@ from fedloom.engines.batching import Instead
 from fedloom.engines.chunks import Cost
 from fedloom.engines.replay import Player
 from fedloom.engines.threads import ahead
+from fedloom.federation.messages import Kind
 from fedloom.losses import CrossEntropy, Loss
 from fedloom.models.block import Block
 from fedloom.registry import losses
@@ -287,6 +288,19 @@ def asks_for_its_silo(part, theta, batch):
     return part.embed(theta, batch.x) * (1.0 if part.silo == "s0" else 2.0)
 
 
+VALUE = Kind("value", "anything")
+
+
+def twice(value):
+    return 2 * value
+
+
+def each_of_its_width(fed):
+    """At every hub as many numbers as its place says: a value whose shapes differ."""
+    values = {silo: torch.ones(place + 1) for place, silo in enumerate(fed.silos)}
+    return fed.place_hubs(values)
+
+
 @pytest.mark.parametrize("clients", [(4, 7, 1), (5, 5, 5)])
 def test_silos_that_are_alike_are_one_lot_and_still_themselves(clients):
     data = federation((5,), classes=3, clients=clients)
@@ -305,8 +319,11 @@ def test_silos_that_are_alike_are_one_lot_and_still_themselves(clients):
     fast = runs[0].fed
     assert fast._cuts.alike == [("s0", "s1", "s2")]
     assert asks_for_its_silo in fast._named
-    lots = list(fast._lots(fast._all, fast._lazy(fast.known(torch.ones(1)), "test")))
-    assert [lot.silos for lot in lots] == [("s0", "s1", "s2")]
+    ones = fast._lazy(fast.known(torch.ones(1)), "test")
+    assert [lot.silos for lot in fast._lots(fast._all, ones.value, ones)] == [("s0", "s1", "s2")]
+    wide = fast._lazy(fast.at_clients(twice, fast.to_clients(VALUE, each_of_its_width(fast))), "x")
+    lots = fast._lots(fast._all, wide.value, wide)  # what cannot be stacked is not together
+    assert [lot.silos for lot in lots] == [("s0",), ("s1",), ("s2",)]
 
 
 def test_large_models_are_computed_silo_by_silo(monkeypatch):
@@ -427,7 +444,8 @@ def test_every_client_is_in_one_chunk():
         for cut in cuts:
             most = max(1, widths[cut // 2].max())
             held = len(cut) * (cost.weights + most * cost.row)
-            assert cost.most == 7 or len(cut) == 1 or held <= cost.budget
+            assert len(cut) == 1 or held <= cost.budget or cost.most is not None
+            assert len(cut) <= (cost.most or len(places))
     assert len(Cost(1, 1, 10**9, None, 10**9).cut(places, widths)) == 1
     assert len(Cost(1, 1, 10**9, None, 5).cut(places, widths)) > 3
 
@@ -440,12 +458,16 @@ def test_chunks_change_nothing(monkeypatch, spare, budget):
     slow = Run(rule, MODELS["mlp"](), data, engine="reference", precision="float64")
     monkeypatch.setattr(chunks, "BUDGET", budget)
     fast = Run(rule, MODELS["mlp"](), data, precision="float64")
-    fast.fed._cost = {
+    fast.fed._cuts._cost = fast.fed._cost = {
         silo: Cost(cost.weights, cost.row, cost.budget, None, spare)
         for silo, cost in fast.fed._cost.items()
     }
+    cut, chunk = [], fast.fed._axis.chunk
+    monkeypatch.setattr(fast.fed._axis, "chunk", lambda *a: cut.append(len(a[1])) or chunk(*a))
     assert tree.largest_difference(learnt(fast, 3), learnt(slow, 3)) < 1e-12
     assert fast.ledger.lines() == slow.ledger.lines()
+    assert (max(cut) == 1) == (budget == 1)
+    assert (set(cut) == {4, 7}) == (min(budget, spare) == 10**9)  # whole silos
 
 
 # Threads
