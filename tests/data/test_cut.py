@@ -66,14 +66,14 @@ def series(rows=10):
 
 
 @st.composite
-def cuts(draw):
+def cuts(draw, horizontal=("random", "sizes", "dirichlet", "key")):
     """A table of 1-3 blocks and a partition of it, of any kind."""
     widths = draw(st.lists(st.integers(1, 5), min_size=1, max_size=3))
     goal = draw(st.sampled_from(["classes", "number"]))
     data = table(draw(st.integers(8, 50)), widths, goal, draw(st.integers(0, 99)))
     silos = draw(st.integers(1, min(4, sum(widths))))
     how = draw(st.sampled_from([*CUTS_COLUMNS, *(["views"] if silos <= len(widths) else [])]))
-    rows = draw(st.sampled_from(["random", "sizes", "dirichlet", "key"]))
+    rows = draw(st.sampled_from(horizontal))
     shares = st.lists(st.integers(0, 5), min_size=1, max_size=5).filter(any)
     mirrored = draw(st.booleans())
     clients = draw(st.lists(st.integers(1, 6), min_size=silos, max_size=silos))
@@ -130,11 +130,9 @@ def test_a_cut_is_drawn_and_read_back_the_same(drawn):
 
 
 @settings(deadline=None, max_examples=40)
-@given(cuts())
+@given(cuts(["random", "sizes"]))
 def test_sizes_are_in_proportion(drawn):
     data, wanted = drawn
-    if wanted.horizontal not in ("random", "sizes"):
-        return
     cut = wanted.cut(data)
     for silo, owner in cut.owner.items():
         count = len(cut.clients[silo])
@@ -242,11 +240,15 @@ def test_the_first_silo_has_the_columns_that_matter(goal):
 
 def test_labels_and_rows_for_testing_are_not_looked_at():
     data = load("breast-cancer")
-    spoilt = {"features": data.blocks["features"].clone()}
-    spoilt["features"][torch.from_numpy(data.test)] = 1e6
+    train, test = (torch.from_numpy(side) for side in (~data.test, data.test))
+    x, y = data.blocks["features"].clone(), data.y.clone()
+    x[test], y[test] = 1e6, 1 - y[test]
+    unlabelled = replace(data, y=y.index_put((train,), torch.arange(int(train.sum())) % 2))
     for how in ("correlated", "importance"):
         wanted = Partition(silos=4, vertical=how)
-        assert wanted.cut(data) == wanted.cut(replace(data, blocks=spoilt))
+        assert wanted.cut(data) == wanted.cut(replace(data, blocks={"features": x}, y=y))
+        by_labels = how == "importance"
+        assert (wanted.cut(data) == wanted.cut(unlabelled)) != by_labels
 
 
 @pytest.mark.parametrize("name", ["digits", "diabetes"])

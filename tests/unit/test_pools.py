@@ -88,13 +88,27 @@ def test_in_pieces(pooled):
     assert max(size for _, size, _ in pooled) <= 5
 
 
+EMBEDDINGS = {
+    "fedbcd",
+    "splitnn",
+    "splitnn-async",
+    "splitnn-u",
+    "tdcd",
+    "tdcd-private-labels",
+    "vafl",
+}
+MEANS = {"alone", "fedavg", "fedbcd", "splitnn-async", "tdcd", "vafl"}
+
+
 @pytest.mark.parametrize("name", sorted(algorithms))
-def test_every_algorithm_with_one_step(name):
+def test_every_algorithm_with_one_step(pooled, name):
     """Also those that have no step that can be pooled."""
     for example in algorithms[name].examples():
         steps = {field.name: 1 for field in fields(example) if field.name == "local_steps"}
         rule = replace(example, **steps)
         assert apart(*both(rule, *sample_of(rule)), 3) < 1e-10
+    means = {mean for _, _, mean in pooled}
+    assert (False in means, True in means) == (name in EMBEDDINGS, name in MEANS)
 
 
 def test_where_it_does_not_hold_it_is_not_done(pooled):
