@@ -1,3 +1,4 @@
+import sys
 import time
 
 import pytest
@@ -27,3 +28,28 @@ def benchmark_ratio():
         return best[0] / best[1]
 
     return measure
+
+
+@pytest.fixture
+def interpreted():
+    """How many instructions Python itself goes through for some work, whatever the machine is busy
+    with: what is done by arrays takes as many for few numbers as for many."""
+
+    def count(work):
+        found = 0
+
+        def trace(frame, event, arg):
+            nonlocal found
+            frame.f_trace_opcodes, frame.f_trace_lines = True, False
+            found += event == "opcode"
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            work()
+        finally:
+            sys.settrace(before)
+        return found
+
+    return count

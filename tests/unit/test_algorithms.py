@@ -5,7 +5,16 @@ import torch
 import torch.nn.functional as F
 
 from fedloom import TDCD, Alone, Central, Run, Task, TDCDPrivateLabels, linear, mlp, partition, tree
-from fedloom.algorithms import FedBCD, SplitNN
+from fedloom.algorithms import (
+    Cosine,
+    DelayBound,
+    FedBCD,
+    InverseSqrt,
+    InverseTime,
+    SplitNN,
+    StepDecay,
+)
+from fedloom.algorithms.stepsize import Constant
 from fedloom.registry import algorithms
 from fedloom.testing import placement, task
 
@@ -164,6 +173,24 @@ def test_thousands_of_phones():
     assert messages["model"] == messages["update"] == 200
     accuracy = (run.predict().argmax(1) == run.placement.labels()).float().mean()
     assert accuracy > 0.9
+
+
+@pytest.mark.parametrize(
+    ("rule", "wanted"),
+    [
+        (Constant(0.3), {0: 0.3, 7: 0.3}),
+        (StepDecay(0.4, 0.5, 3), {0: 0.4, 2: 0.4, 3: 0.2, 5: 0.2, 6: 0.1}),
+        (InverseSqrt(0.6, 4.0), {0: 0.6, 12: 0.3, 32: 0.2}),
+        (Cosine(0.9, 10), {0: 0.9, 5: 0.45, 10: 0.0, 11: 0.0}),
+        (Cosine(0.9, 6, 0.1), {0: 0.9, 2: 0.7, 3: 0.5, 4: 0.3, 6: 0.1, 60: 0.1}),
+        (DelayBound(2.0, 3.0, 100, 0.05), {0: 0.005, 9: 0.005}),
+        (DelayBound(2.0, 3.0, 100, 9.0), {0: 1 / 32, 9: 1 / 32}),
+        (InverseTime(2.0, 5.0, 4.0), {0: 0.4, 5: 0.2, 15: 0.1}),
+    ],
+    ids=str,
+)
+def test_rules_of_step_sizes(rule, wanted):
+    assert {t: rule(t) for t in wanted} == pytest.approx(wanted)
 
 
 def test_step_sizes_reach_the_clients():

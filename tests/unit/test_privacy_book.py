@@ -1,0 +1,57 @@
+"""The book of a budget: how often rows leave their client and are worked on, counted here from the
+minibatches alone; and what that comes to."""
+
+import math
+
+import pytest
+import torch
+
+from fedloom import TDCD, Run
+from fedloom.algorithms import VAFL, FedBCD
+from fedloom.privacy import Privacy
+from fedloom.testing import placement, task
+
+NOISY = Privacy("trained", clip=1.0, noise=3.0, gradient_clip=1.0, gradient_noise=5.0)
+ROUNDS, Q, BATCH = 3, 2, 12
+SETTINGS = {"lr": 0.1, "local_steps": Q, "batch": BATCH, "privacy": NOISY}
+
+
+def drawn(run, count):
+    """How often each row is in the minibatches of all rounds, of which a round has so many."""
+    size = run.fed.size
+    found = torch.zeros(size, dtype=torch.int64)
+    for round in range(ROUNDS):
+        for number in range(count):
+            rows = run.fed.streams.common("minibatch", round, number).sample(size, BATCH)
+            found += torch.bincount(torch.from_numpy(rows), minlength=size)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "minibatches", "again", "steps"),
+    [
+        (TDCD(**SETTINGS), 1, 1, Q),
+        (TDCD(**SETTINGS, minibatch="fresh"), Q, 1, 1),
+        (FedBCD(**SETTINGS), 1, 1, Q),
+        (FedBCD(**SETTINGS, minibatch="fresh", updates="frozen-gradient"), Q, 1, 1),
+        (FedBCD(**SETTINGS, order="sequential"), 1, 2, Q),
+        (VAFL(**SETTINGS, group=3, prime=False), 1, 1, Q),
+    ],
+    ids=["reused", "fresh", "fedbcd", "fedbcd, fresh", "fedbcd, in turn", "vafl"],
+)
+def test_releases_and_steps_of_every_row(algorithm, minibatches, again, steps):
+    """In turn, all silos but the last send their embeddings a second time."""
+    run = Run(algorithm, task(), placement(), precision="float64", seed=3).fit(ROUNDS)
+    times, mus = drawn(run, minibatches), {}
+    for silo in run.fed.silos:
+        sent, worked = run.fed.releases.of(silo)
+        twice = 1 if silo == run.fed.silos[-1] else again
+        assert torch.equal(sent, twice * times)
+        assert torch.equal(worked, steps * times)
+        mus[silo] = (sent * (2 * 1.0 / 3.0) ** 2 + worked * (2 / 5.0) ** 2).double().sqrt()
+    told = run.look().privacy
+    assert told["releases"] == again * int(times.max())
+    assert told["mu"] == pytest.approx(max(float(mu.max()) for mu in mus.values()))
+    assert told["mu_mean"] == pytest.approx(sum(float(mu.mean()) for mu in mus.values()) / 3)
+    whole = torch.stack(list(mus.values())).square().sum(0).max()
+    assert told["mu_total"] == pytest.approx(math.sqrt(float(whole)))
