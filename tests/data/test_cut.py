@@ -1,6 +1,8 @@
 """Partitioners: every row and every column exactly once, the same from the same seed."""
 
+import base64
 import json
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -10,11 +12,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.feature_selection import f_classif
 
 import fedloom.data.sets  # noqa: F401
 from fedloom.data.catalog import load
 from fedloom.data.cut import Cut, Horizontal, Partition, Vertical, place
 from fedloom.data.dataset import Dataset
+from fedloom.data.horizontal import _groups
 from fedloom.data.partition import partition
 from fedloom.data.vertical import Region, columns
 from fedloom.errors import DataError, SettingError
@@ -71,6 +75,8 @@ def cuts(draw, horizontal=("random", "sizes", "dirichlet", "key")):
     widths = draw(st.lists(st.integers(1, 5), min_size=1, max_size=3))
     goal = draw(st.sampled_from(["classes", "number"]))
     data = table(draw(st.integers(8, 50)), widths, goal, draw(st.integers(0, 99)))
+    if not draw(st.integers(0, 3)):
+        data = replace(data, test=np.zeros_like(data.test))
     silos = draw(st.integers(1, min(4, sum(widths))))
     how = draw(st.sampled_from([*CUTS_COLUMNS, *(["views"] if silos <= len(widths) else [])]))
     rows = draw(st.sampled_from(horizontal))
@@ -213,6 +219,9 @@ def test_columns_by_name_and_number():
     assert placed.columns == {"p": ("c5", "c0"), "q": ("c1",)}
     assert placed.train.y["p"] is None
     assert placed.train.y["q"] is not None
+    lists = {"p": ["c5"], "q": ["c1"], "r": ["c0"]}
+    cut = Partition(columns=lists, labels_at=["r", "p"]).cut(data)
+    assert cut.labels_at == ("p", "r")  # in the silos' order
 
 
 def test_correlated_columns_sit_together():
@@ -236,6 +245,18 @@ def test_the_first_silo_has_the_columns_that_matter(goal):
     parts = Partition(silos=4, vertical="importance").cut(data).parts
     assert parts["a"] == {"b0": (2, 5)}
     assert 7 in parts["d"]["b0"]
+
+
+def test_importance_is_the_variance_between_classes():
+    """The order of scikit-learn's F values, where classes are of very different sizes."""
+    draw = np.random.default_rng(5)
+    y = np.repeat([0, 1, 2], [250, 40, 10])
+    x = draw.normal(size=(300, 6)) + draw.normal(size=(3, 6))[y]
+    data = replace(table(300, (6,)), blocks={"b0": torch.tensor(x)}, y=torch.tensor(y))
+    train = ~data.test
+    wanted = np.argsort(-f_classif(x[train], y[train])[0])
+    parts = Partition(silos=6, vertical="importance").cut(data).parts
+    assert [numbers for part in parts.values() for numbers in part["b0"]] == wanted.tolist()
 
 
 def test_labels_and_rows_for_testing_are_not_looked_at():
@@ -271,6 +292,23 @@ def test_a_small_alpha_skews(name):
     assert found[-1] < 0.1
 
 
+@pytest.mark.parametrize("name", ["digits", "diabetes"])
+def test_test_rows_have_the_shares_of_the_training_rows(name):
+    """Of each class (or tenth of the labels), at each client; and they decide nothing."""
+    data = load(name)
+    wanted = Partition(clients=3, horizontal="dirichlet", alpha=0.5)
+    owner, group = wanted.cut(data).owner["a"], _groups(data)
+    for one in range(10):
+        sides = [owner[(group == one) & side] for side in (~data.test, data.test)]
+        train, test = (np.bincount(mine, minlength=3) / len(mine) for mine in sides)
+        assert np.abs(train - test).max() <= sum(1 / len(mine) for mine in sides)
+    if name == "diabetes":
+        y = data.y.clone()
+        y[torch.from_numpy(data.test)] = 1e6
+        again = wanted.cut(replace(data, y=y)).owner["a"]
+        assert np.array_equal(again[~data.test], owner[~data.test])
+
+
 def test_clients_by_key():
     data = table()
     cut = Partition(horizontal="key", key="site").cut(data)
@@ -287,8 +325,9 @@ def test_a_saved_cut_is_small_and_fits_its_own_data_only(tmp_path):
     cut.save(tmp_path / "cut.json")
     assert (tmp_path / "cut.json").stat().st_size < 150_000
     assert Cut.load(tmp_path / "cut.json") == cut
-    with pytest.raises(DataError, match="other rows"):
-        place(data.rows(np.arange(1000)), cut)
+    for rows in (np.arange(1000), np.arange(data.size)[::-1]):
+        with pytest.raises(DataError, match="other rows"):
+            place(data.rows(rows), cut)
     other = Partition().cut(pictures())
     with pytest.raises(DataError, match="no block 'view0'"):
         place(replace(pictures(), blocks={"x": torch.ones(12, 3)}), other)
@@ -297,6 +336,21 @@ def test_a_saved_cut_is_small_and_fits_its_own_data_only(tmp_path):
     flat = Partition().cut(table())
     with pytest.raises(DataError, match="lacks columns"):
         place(replace(table(), blocks={"b0": torch.ones(40, 3)}, columns={}), flat)
+
+
+@pytest.mark.parametrize(("clients", "kind"), [(3, "<u1"), (256, "<u1"), (257, "<u2")])
+def test_a_saved_cut_stays_what_it_is(clients, kind):
+    """As files have it: owners packed, in as few bytes as their number needs."""
+    owner = np.arange(2 * clients) % clients
+    packed = base64.b64encode(zlib.compress(owner.astype(kind).tobytes())).decode()
+    names = [f"c{k}" for k in range(clients)]
+    held = {"parts": {"b0": [0, 2], "b1": None}, "clients": names, "owner": packed}
+    saved = {"format": 1, "data": "x", "ids": "7", "labels_at": ["a"], "silos": {"a": held}}
+    cut = Cut.from_json(saved)
+    assert np.array_equal(cut.owner["a"], owner)
+    assert cut.parts == {"a": {"b0": (0, 2), "b1": None}}
+    again = cut.to_json()["silos"]["a"]["owner"]
+    assert np.array_equal(np.frombuffer(zlib.decompress(base64.b64decode(again)), kind), owner)
 
 
 def test_a_damaged_file_is_no_cut(tmp_path):

@@ -174,6 +174,11 @@ def test_a_column_may_say_what_is_for_testing(files):
     insurer = "id,claims,held\n1,5,true\n2,6,False\n3,7,0\n4,8,1\n5,9,0\n"
     data = read(files(insurer=insurer), test="held")
     assert data.test.ids.tolist() == ["1", "4"]
+    head, *lines = insurer.splitlines()
+    mixed = "\n".join([head, *(lines[k] for k in (3, 1, 4, 0, 2))])
+    assert read(files(insurer=mixed), test="held").test.ids.tolist() == ["1", "4"]
+    with pytest.raises(DataError, match=r"1 cells of the test column .* row 3 of insurer.csv"):
+        read(files(insurer=insurer.replace("3,7,0", "3,7,")), test="held")
     assert data.columns["insurer"] == ("claims",)
     north = NORTH.replace("left", "held,left").replace(",no", ",0,no").replace(",yes", ",0,yes")
     south = "id,age,job,held,left\n4,50,clerk,1,yes\n5,60,baker,0,no\n"

@@ -109,6 +109,9 @@ def test_lone_silos_and_their_combination(loss, combine):
     for silo in "ab":
         assert torch.allclose(together.predict(at=silo), wanted, atol=1e-12)
     assert {entry.tier for entry in lone.ledger} == {"bottom"}
+    each = [learn.loss.rows(scores, rows.labels().double()).mean() for scores in own]
+    assert lone.loss() == pytest.approx(float(sum(each) / 2), rel=1e-12)
+    assert float(each[0]) != pytest.approx(float(each[1]), rel=1e-3)
     with pytest.raises(ValueError, match="no joint model"):
         lone.model()
 

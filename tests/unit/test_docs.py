@@ -63,8 +63,14 @@ EXAMPLES = {  # what the example of an algorithm's page must have come to
 }
 
 
+def runs(page):
+    """Whether there is something on a page that runs here."""
+    found = BLOCK.findall((ROOT / "docs" / page).read_text())
+    return any(kind == "python" or (kind == "toml" and SAVED.match(text)) for kind, text in found)
+
+
 @pytest.mark.filterwarnings("ignore::fedloom.errors.HaltedWarning")
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [page for page in PAGES if runs(page)])
 def test_a_page_works_from_top_to_bottom(page, tmp_path, monkeypatch, capsys):
     """Python runs; what it printed is what the `text` block after it shows; a run file that says
     its name in its first line is saved, and commands about it are run."""
@@ -205,8 +211,8 @@ def test_every_algorithm_has_its_place_and_its_page():
 )
 def test_links_lead_somewhere(page):
     page = ROOT / page
-    for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
-        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+    targets = re.findall(r"\]\(([^)#]+)", page.read_text())
+    assert [target for target in targets if not (page.parent / target).exists()] == []
 
 
 def test_the_site_builds(tmp_path):

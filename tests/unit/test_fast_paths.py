@@ -295,6 +295,10 @@ def twice(value):
     return 2 * value
 
 
+def odd_widths(part):
+    return {str(k): torch.full((1 + k % 2,), float(k)).double() for k in range(4)}
+
+
 def each_of_its_width(fed):
     """At every hub as many numbers as its place says: a value whose shapes differ."""
     values = {silo: torch.ones(place + 1) for place, silo in enumerate(fed.silos)}
@@ -324,6 +328,20 @@ def test_silos_that_are_alike_are_one_lot_and_still_themselves(clients):
     wide = fast._lazy(fast.at_clients(twice, fast.to_clients(VALUE, each_of_its_width(fast))), "x")
     lots = fast._lots(fast._all, wide.value, wide)  # what cannot be stacked is not together
     assert [lot.silos for lot in lots] == [("s0",), ("s1",), ("s2",)]
+
+
+def test_clients_of_silos_that_are_alike_may_have_values_of_different_shapes():
+    """They are together with those of their shape only."""
+    data = federation((5,), classes=3, clients=(4, 3))
+    task = Task(dict.fromkeys(("s0", "s1"), mlp(5, [6], 3)), "cross-entropy")
+    found = []
+    for engine in ("stacked", "reference"):
+        fed = Run(TDCD(batch=17), task, data, engine=engine, precision="float64").fed
+        fed.begin(0)
+        own_k = fed.spread(VALUE, fed.at_hubs(odd_widths, fed.part))
+        found.append(fed.read(fed.collect(VALUE, fed.at_clients(twice, own_k))))
+    assert tree.largest_difference(*found) == 0
+    assert [len(v) for v in found[0]["s1"].values()] == [1, 2, 1]
 
 
 def test_large_models_are_computed_silo_by_silo(monkeypatch):

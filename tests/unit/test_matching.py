@@ -184,6 +184,17 @@ def test_a_price_makes_neurons_share():
     assert used(0.5) == 4
 
 
+def test_the_price_is_in_mean_squared_lengths_of_neurons():
+    """For each global neuron in use."""
+    rng = np.random.default_rng(1)
+    each = {str(k): Neurons(rng.normal(size=(3, 4)), np.arange(4)) for k in range(5)}
+    start = {name: rng.permutation(6)[:3] for name in each}
+    free, dear = (match_layer(each, start, (6, 4), 1, price)[1][0][0] for price in (0.0, 0.7))
+    length = np.mean([(mine.rows**2).sum(1).mean() for mine in each.values()])
+    used = len(set(np.concatenate(list(start.values()))))
+    assert dear - free == pytest.approx(0.7 * length * used)
+
+
 def test_the_mean_is_over_those_who_have_a_number():
     whole = Perceptron((np.full((2, 3), 9.0), np.full((1, 2), 9.0)), (np.full(2, 9.0), np.ones(1)),
                        np.arange(3))  # fmt: skip

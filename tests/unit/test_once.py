@@ -1,5 +1,7 @@
 """What a round and a look compute, they compute once: what is the same is not done again."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -71,8 +73,11 @@ def test_a_look_holds_no_rows_of_its_own_and_predicts_at_one_hub(monkeypatch):
     (seen,) = run._viewer._seen.values()
     assert seen.fed.held is run.fed.held
     assert len(scores) == 1
-    other = small().placement
+    other, own = small().placement, run.placement
     assert not run.fed.held.holds(other)
+    assert run.fed.held.holds(replace(own, owner=other.owner))
+    assert not run.fed.held.holds(replace(own, y={**own.y, "b": other.y["b"]}))
+    assert not run.fed.held.holds(replace(own, y={**own.y, "b": None}))
 
 
 def test_work_on_demand_is_done_where_it_is_asked_for():

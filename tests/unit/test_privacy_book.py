@@ -8,6 +8,7 @@ import torch
 
 from fedloom import TDCD, Run
 from fedloom.algorithms import VAFL, FedBCD
+from fedloom.errors import SettingError
 from fedloom.privacy import Privacy
 from fedloom.testing import placement, task
 
@@ -55,3 +56,20 @@ def test_releases_and_steps_of_every_row(algorithm, minibatches, again, steps):
     assert told["mu_mean"] == pytest.approx(sum(float(mu.mean()) for mu in mus.values()) / 3)
     whole = torch.stack(list(mus.values())).square().sum(0).max()
     assert told["mu_total"] == pytest.approx(math.sqrt(float(whole)))
+
+
+@pytest.mark.parametrize("steps", [1, 5])
+def test_noise_that_is_left_to_choose_uses_the_budget_up(steps):
+    """Where the gradients' noise is given: 7 releases, each with so many local steps."""
+    rest = Privacy("trained", 2.0, gradient_clip=1.0, gradient_noise=20.0, mu=1.5, releases=7)
+    scales = rest.scales(steps)
+    assert 7 * (2 * 2.0 / scales.noise) ** 2 + 7 * steps * (2 / 20.0) ** 2 == pytest.approx(1.5**2)
+
+
+def test_a_budget_ends_where_it_ends():
+    Privacy("frozen", clip=1.0, noise=1.0, mu=2.0).check()  # used up exactly by one release
+    with pytest.raises(SettingError, match="spent before the first round"):
+        Privacy("frozen", clip=1.0, noise=1.0, mu=2.0 - 1e-6).check()
+    scales = Privacy("frozen", clip=1.0, noise=1.0, mu=2.0).scales(1)
+    assert not scales.exceeds(2.0)
+    assert scales.exceeds(2.0 + 1e-6)
