@@ -184,6 +184,17 @@ def test_a_price_makes_neurons_share():
     assert used(0.5) == 4
 
 
+def test_the_worst_fitting_client_is_visited_first():
+    """Of five copies one is out of place; when it was visited there is nothing left to do."""
+    rows = np.random.default_rng(2).normal(size=(4, 3))
+    each = {name: Neurons(rows, np.arange(3)) for name in "abcyz"}
+    start = dict.fromkeys(each, np.arange(4)) | {"y": np.array([2, 0, 3, 1])}
+    found, ((before, *after), _) = match_layer(each, start, (4, 3), 2, 0.0)
+    assert before > 1
+    assert after == pytest.approx([0.0] * 5, abs=1e-12)
+    assert all(np.array_equal(places, np.arange(4)) for places in found.values())
+
+
 def test_the_price_is_in_mean_squared_lengths_of_neurons():
     """For each global neuron in use."""
     rng = np.random.default_rng(1)

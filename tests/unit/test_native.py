@@ -278,6 +278,29 @@ def features(batch):
     return batch.x * 2
 
 
+def total(batch):
+    return batch.x.sum(0)
+
+
+def few_are_welcome(batch):
+    """Below 0 for a client with more than ten rows."""
+    return 10.5 - batch.mask.sum()
+
+
+@pytest.mark.parametrize("compile", [True, False])
+def test_who_has_a_weight_below_zero_is_named(compile):
+    x = {f"s{j}": torch.ones(40, 5) for j in range(2)}
+    data = partition(x, torch.arange(40) % 3, {"s0": [5, 4, 4, 4, 4, 4], "s1": [2, 2, 9, 2, 3, 2]})
+    fed = Run(TDCD(batch=4), TASKS["no hidden layer"], data, compile=compile).fed
+    fed.begin(0)
+    batch_k, _ = fed.minibatch(torch.arange(40))
+    zero = fed.place_hubs({silo: torch.zeros(5) for silo in fed.silos})
+    given = fed.at_clients(total, batch_k), fed.at_clients(few_are_welcome, batch_k)
+    with pytest.raises(ProtocolError, match=r"s1/2: weight -"):
+        fed.mean(UPDATE, given[0], otherwise=zero, weight=given[1])
+    assert bool(compile and fed._native._known) is compile
+
+
 def test_work_that_is_always_another_function_is_not_compiled_for_ever(monkeypatch, caplog):
     monkeypatch.setattr(clients, "MOST", 0)
     assert both(TDCD(local_steps=3, batch=40), TASKS["mlp"], rows())[1] < 1e-12
