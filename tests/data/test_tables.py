@@ -175,7 +175,7 @@ def test_a_column_may_say_what_is_for_testing(files):
     data = read(files(insurer=insurer), test="held")
     assert data.test.ids.tolist() == ["1", "4"]
     head, *lines = insurer.splitlines()
-    mixed = "\n".join([head, *(lines[k] for k in (3, 1, 4, 0, 2))])
+    mixed = "\n".join([head, *(lines[k] for k in (4, 3, 1, 0, 2))])
     assert read(files(insurer=mixed), test="held").test.ids.tolist() == ["1", "4"]
     with pytest.raises(DataError, match=r"1 cells of the test column .* row 3 of insurer.csv"):
         read(files(insurer=insurer.replace("3,7,0", "3,7,")), test="held")
