@@ -10,6 +10,8 @@ import pytest
 import torch
 
 from fedloom import Run, Task, TDCDPrivateLabels, linear
+from fedloom.data.columns import Cells, Words
+from fedloom.data.labels import Target
 from fedloom.data.prepare import Preparation
 from fedloom.data.reading import hashed
 from fedloom.data.tables import read_rows, read_tables
@@ -222,6 +224,28 @@ def test_goals_are_guessed(files, labels, goal, classes, y):
     assert (data.goal, data.classes) == (goal, classes)
     assert data.train.labels().tolist() == y
     assert f"goal {goal!r} guessed" in data.notes[0]
+
+
+@pytest.mark.parametrize(("values", "goal"), [(20, "classes"), (21, "number")])
+def test_many_whole_numbers_are_no_classes(files, values, goal):
+    rows = [f"{k},{k},{k % values}" for k in range(60)]
+    north, south = ("id,x,left\n" + "\n".join(part) for part in (rows[:30], rows[30:]))
+    insurer = "id,claims\n" + "\n".join(f"{k},{k}" for k in range(60))
+    assert read(files(north, south, insurer)).goal == goal
+
+
+def test_too_many_classes_are_refused(files):
+    rows = [f"{k},{k},word {k % 1001}" for k in range(2002)]
+    north, south = ("id,x,left\n" + "\n".join(part) for part in (rows[:1001], rows[1001:]))
+    insurer = "id,claims\n" + "\n".join(f"{k},{k}" for k in range(2002))
+    with pytest.raises(DataError, match="1001 different values are too many for classes"):
+        read(files(north, south, insurer))
+
+
+def test_labels_that_are_missing_are_of_no_class():
+    words = Words(("no", "yes"), np.array([0, 1, -1, -1]))
+    with pytest.raises(DataError, match="here: 2 labels are of classes that are not known"):
+        Target("binary", ("no", "yes")).encode(Cells("text", words), "here")
 
 
 def test_goals_are_given(files):
