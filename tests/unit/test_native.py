@@ -5,8 +5,6 @@ import logging
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import nn
 
 from fedloom import TDCD, Run, Task, linear, mlp, partition, tree
@@ -15,10 +13,6 @@ from fedloom.algorithms.releasing import SHIELDED
 from fedloom.algorithms.tdcd import UPDATE
 from fedloom.engines.native import clients, program
 from fedloom.engines.native.arrays import Unknown
-from fedloom.engines.native.decompose import decomposed
-from fedloom.engines.native.emit import Emitter, better_turned
-from fedloom.engines.native.program import Clients, Program
-from fedloom.engines.tracing import traced
 from fedloom.errors import NotFiniteError, ProtocolError
 from fedloom.federation.schedule import Drawn
 from fedloom.registry import algorithms
@@ -357,75 +351,3 @@ def test_numbers_that_are_not_finite_are_found():
     with pytest.raises(NotFiniteError, match=r"in update from client s0/"):
         run.fit(4)
     assert programs(run)
-
-
-# Laws: a random function, of some rows and of weights, is what torch gives
-
-
-STEPS = [
-    lambda a, b: torch.tanh(a),
-    lambda a, b: torch.relu(a) + 1,
-    lambda a, b: torch.sigmoid(a) * b,
-    lambda a, b: torch.exp(-a.abs()),
-    lambda a, b: torch.log1p(a * a) / (2 + torch.cos(b)),
-    lambda a, b: torch.where(a > b, a, -b),
-    lambda a, b: torch.maximum(a, b).clamp(max=1.5),
-    lambda a, b: a - b.mean(-1, keepdim=True),
-    lambda a, b: a / (1 + b.abs().amax(-1, keepdim=True)),
-    lambda a, b: (a.unsqueeze(1) * b.unsqueeze(2)).sum(1),
-    lambda a, b: a.unflatten(0, (-1, 1)).transpose(1, 2).flatten(1) - b,
-    lambda a, b: torch.cat([a, b], 1)[:, 1 : 1 + a.shape[1]],
-    lambda a, b: F.pad(a, (1, 0))[:, :-1] + b[:, :1],
-    lambda a, b: a.log_softmax(-1),
-    lambda a, b: torch.where(torch.arange(a.shape[1]) == (b > 0).sum(-1, keepdim=True), a, 0.0),
-]
-
-
-def step(values, number):
-    """One more value, of two before it."""
-    number, first = divmod(number, len(values))
-    number, second = divmod(number, len(values))
-    return STEPS[number % len(STEPS)](values[first], values[second])
-
-
-@settings(deadline=None, max_examples=25)
-@given(st.data())
-def test_random_functions(data):
-    """Of clients with few rows, one, or none, each of which counts otherwise."""
-    wide, narrow = data.draw(st.integers(2, 5)), data.draw(st.integers(1, 4))
-    count = data.draw(st.integers(1, 7))
-    plan = data.draw(st.lists(st.integers(0, 10**5), min_size=count, max_size=count))
-
-    def work(x, w, v):
-        values = [x @ w.T, torch.sin(x @ w.T) + v]
-        for number in plan:
-            values.append(step(values, number))
-        total = values[-1] + values[len(values) // 2]
-        loss = (total * total).sum()
-        plain = [w, w.T, v[:1].expand(2, 3), torch.full((2,), 3.0, dtype=w.dtype)]
-        return [total.sum(0), total.T @ x, loss, w * 2, (total @ w).amax(-1).sum(), *plain]
-
-    draw = torch.Generator().manual_seed(sum(plan))
-    sizes = [data.draw(st.integers(0, 9)) for _ in range(3)]
-    w, v = (torch.randn(*s, generator=draw, dtype=torch.float64) for s in ((wide, narrow), (wide,)))
-    x = torch.randn(sum(sizes), narrow, generator=draw, dtype=torch.float64)
-    tensors, form = tree.apart((x.new_zeros(clients.HINT, narrow), w, v))
-
-    def written(graph, fake):
-        plain = decomposed(graph, fake).graph
-        return Program(Emitter(plain, better_turned(plain)), ["rows", "same", "same"], False)
-
-    made = traced(work, tensors, form, [True, False, False, False, False], written)[0]
-    starts = torch.tensor([0, *sizes]).cumsum(0)[:-1].numpy()
-    every = Clients(
-        starts,
-        torch.tensor(sizes).numpy(),
-        torch.zeros(3, dtype=torch.int64).numpy(),
-        torch.tensor([1.0, 2.0, 0.5], dtype=torch.float64).numpy(),
-    )
-    found = made(every, [x, w, v], 1)
-    wanted = [0.0] * len(found.results)
-    for mine, times in zip(x.split(sizes), (1.0, 2.0, 0.5), strict=True):
-        wanted = [a + times * b for a, b in zip(wanted, work(mine, w, v), strict=True)]
-    for mine, theirs in zip(found.results, wanted, strict=True):
-        assert torch.allclose(mine[0], theirs, rtol=1e-11, atol=1e-11)
