@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from fedloom import Run, Task, TDCDPrivateLabels, linear
+from fedloom.data.align import drawn
 from fedloom.data.columns import Cells, Words
 from fedloom.data.labels import Target
 from fedloom.data.prepare import Preparation
@@ -170,6 +171,12 @@ def test_a_share_is_drawn_alike_in_every_silo_and_fitting_sees_training_rows_onl
     smaller = read(files(half, rest, insurer[: insurer.index("\n300,")]), test=0.25)
     assert set(smaller.test.ids) == {one for one in data.test.ids if int(one) < 300}
     assert read(files(half, rest, insurer), test=0.5).test.size > data.test.size
+
+
+def test_the_rows_for_testing_stay_the_same():
+    """In every version: a model is judged on rows that it was not trained on."""
+    found = [one for one, test in enumerate(drawn(map(str, range(40)), 0.25)) if test]
+    assert found == [0, 1, 6, 13, 15, 16, 19, 21, 29, 30, 33, 35]
 
 
 def test_a_column_may_say_what_is_for_testing(files):

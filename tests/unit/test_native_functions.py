@@ -66,6 +66,7 @@ FUNCTIONS = {
     "where": lambda a: torch.where(a > 0, a, a * 2),
     "padded": lambda a: F.pad(a, (1, 2), value=3.0),
     "cut": lambda a: F.pad(a, (-1, -2)),
+    "moved": lambda a: F.pad(a, (2, -3), value=3.0),
     "beside": lambda a: torch.cat([a[:, 1:], a, a[:, :1]], 1),
     "divided": lambda a: a / (2 - a),
     "less some": lambda a: torch.sub(a, a * a, alpha=3),

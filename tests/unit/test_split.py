@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from fedloom import (
+    Central,
     Network,
     Placement,
     Run,
@@ -205,11 +206,13 @@ def test_without_a_top_the_gradient_is_the_label(algorithm, monkeypatch):
         (SplitNNU(local_steps=2, lr=0.3, batch=20), "middle-derivative"),
         (FedBCD(local_steps=2, lr=0.3, batch=20, updates="frozen-gradient"), "cut-derivative"),
         (TDCDPrivateLabels(local_steps=1, lr=0.3, batch=20), "derivative"),
+        (Central(local_steps=2, lr=0.3, batch=20), "labels"),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 def test_rows_without_a_derivative_count_nowhere(algorithm, kind, engine):
-    """A label client that is gone when it comes to derivatives is as one that never came."""
+    """A label client that is gone when it comes to derivatives, or to labels, is as one that never
+    came."""
     found = []
     for moment in (Moment(0), Moment(0, kind)):
         gone = Scripted({moment: {"ash": ["1"]}})
