@@ -303,6 +303,8 @@ def test_an_absent_client_keeps_its_place():
     for name in ("0", "1", "2"):  # they brought neurons 0, 1, ... and are found to be these
         assert torch.equal(again.maps[name][0], torch.arange(6))
     assert torch.equal(again.maps["3"][0], turned["3"][0])
+    alone = run.algorithm.merge(server.theta, turned, {"0": came["0"]})
+    assert torch.equal(alone.maps["0"][0], torch.arange(6))  # matched with theta_0
     assert np.isfinite(run.fit(3).loss())
 
 

@@ -113,6 +113,14 @@ class TestLinks:
         assert mine.times.hubs["a"] == 10 + 5 + 3
         assert mine.times.hubs["b"] == 0
 
+    def test_a_silo_has_a_latency_and_its_clients_may_have_others(self):
+        """One way; where none is given, half of what an exchange between hubs takes."""
+        mine = clock(Network(t_comm=10, latency={"a": 3, "a/y": 1}))
+        for silo, there in (("a", [True, True]), ("b", [True])):
+            mine.down(silo, np.array(there), 0)
+        assert mine.times.clients["a"].tolist() == [3, 1]
+        assert mine.times.clients["b"].tolist() == [5]
+
     def test_nobody_answers(self):
         mine = clock(Network())
         mine.up("a", np.array([False, False]), 5)

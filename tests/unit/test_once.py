@@ -15,6 +15,7 @@ from fedloom.engines import chunks, lots, rows
 from fedloom.engines.clientaxis import Same
 from fedloom.errors import NotFiniteError, PlacementError
 from fedloom.federation.placed import AtHubs, OnDemand
+from fedloom.federation.schedule import Moment, Scripted
 from fedloom.rng import _is_first
 
 
@@ -105,6 +106,18 @@ def test_what_is_not_finite_is_still_found():
     bad = tree.map_tensors(lambda a: a * torch.inf, theta.get("b", "test"))
     run.state = run.state._replace(theta=AtHubs({**theta.held(), "b": bad}, theta.places))
     with pytest.raises(NotFiniteError, match="embedding from client b"):
+        run.fit(3)
+
+
+@pytest.mark.parametrize("engine", ["stacked", "reference"])
+def test_what_is_not_finite_is_found_though_nobody_sends_it(engine):
+    """Of a silo whose clients are all away: its hub's own model stays as it was."""
+    away = Scripted({Moment(2): {"b": ["0", "1", "2", "3"]}})
+    run = small(engine=engine, schedule=away).fit(2)
+    theta = run.state.theta
+    bad = tree.map_tensors(lambda a: a * torch.inf, theta.get("b", "test"))
+    run.state = run.state._replace(theta=AtHubs({**theta.held(), "b": bad}, theta.places))
+    with pytest.raises(NotFiniteError, match="round 2: NaN or infinity in theta at hub b"):
         run.fit(3)
 
 

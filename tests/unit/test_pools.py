@@ -9,10 +9,10 @@ import torch
 from fedloom import TDCD, Run, Task, mlp, partition, tree
 from fedloom.algorithms import local
 from fedloom.algorithms.releasing import SHIELDED
-from fedloom.algorithms.tdcd import MODEL
+from fedloom.algorithms.tdcd import MODEL, UPDATE
 from fedloom.engines import chunks, pools
 from fedloom.engines.pools import rows_of, rows_of_mean
-from fedloom.federation.schedule import Drawn
+from fedloom.federation.schedule import Drawn, Moment, Scripted
 from fedloom.registry import algorithms
 from fedloom.testing import sample_of
 
@@ -144,6 +144,29 @@ def test_work_must_say_that_it_may_be_pooled():
     other, _ = fed.minibatch(torch.arange(17))
     both_k = fed.at_clients(local.embed, part, theta_k, batch_k, other)
     assert rows_of(both_k) is None
+
+
+def test_a_mean_of_those_who_have_none_of_the_rows(pooled):
+    """Who has them is away. The others are there, and take no step: their mean is what they got."""
+    data, rule, found = federation(), TDCD(local_steps=1, lr=0.3, batch=5), []
+    (own, *_), (first, *_) = data.held("s0").values(), data.held("s1").values()
+    gone = Scripted({Moment(0): {"s0": ["0"], "s1": ["0"]}})
+    ids = torch.tensor([row for row in own.tolist() if row in first.tolist()])
+    assert len(ids)
+    for run in both(rule, task(), data, schedule=gone):
+        fed, theta = run.fed, rule.start(run.fed).theta
+        fed.begin(0)
+        batch_k, _ = fed.minibatch(ids, 1)
+        rest_k = fed.at_clients(local.nothing_from_others, fed.part, batch_k)
+        lr = fed.known(torch.tensor([0.3], dtype=fed.dtype))
+        given = fed.part, fed.to_clients(MODEL, theta), rest_k, batch_k, lr
+        trained_k = fed.at_clients(rule.local_sgd, *given, steps=1)
+        nothing = fed.place_hubs(tree.map_tensors(torch.zeros_like, theta.held()))
+        mean = fed.read(fed.mean(UPDATE, trained_k, otherwise=nothing))
+        assert tree.largest_difference(mean, fed.read(theta)) < 1e-12
+        found.append(mean)
+    assert tree.largest_difference(*found) < 1e-12
+    assert {mean for _, _, mean in pooled} == {True}
 
 
 # Clients without rows

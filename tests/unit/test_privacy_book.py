@@ -6,9 +6,11 @@ import math
 import pytest
 import torch
 
-from fedloom import TDCD, Run
-from fedloom.algorithms import VAFL, FedBCD
+from fedloom import TDCD, Run, tree
+from fedloom.algorithms import VAFL, FedBCD, local
+from fedloom.algorithms.local import Shield
 from fedloom.errors import SettingError
+from fedloom.federation.placed import Batch, Rows
 from fedloom.privacy import Privacy
 from fedloom.testing import placement, task
 
@@ -73,3 +75,24 @@ def test_a_budget_ends_where_it_ends():
     scales = Privacy("frozen", clip=1.0, noise=1.0, mu=2.0).scales(1)
     assert not scales.exceeds(2.0)
     assert scales.exceeds(2.0 + 1e-6)
+
+
+def test_every_local_step_has_noise_of_its_own():
+    """Of gradients that are zero only the noise is left: `gradient_clip` times its scale, over the
+    rows that count, and for each step another line of it."""
+    run = Run(TDCD(**SETTINGS), task(), placement(), precision="float64")
+    part = run.fed.parts.value["ash"]
+    theta = part.initial(run.fed.streams)
+    counts = torch.tensor([True, False, True, True])
+    batch = Batch(run.placement.x["ash"][:4].double(), run.placement.y["ash"][:4], counts)
+    given = Rows(torch.zeros(4, part.shapes.joint, dtype=torch.float64), counts)
+    size = sum(a.numel() for a in tree.tensors(theta))
+    lines = torch.randn(3, size, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    lr = torch.tensor([0.5, 0.25, 1.0], dtype=torch.float64)
+
+    def nothing(theta, part, rest, batch):
+        return 0.0 * local.local_loss(theta, part, rest, batch)
+
+    new = local.sgd(nothing, part, theta, given, batch, lr, 0.0, shield=Shield(0.4, 7.0, lines))
+    before, after = (torch.cat([a.flatten() for a in tree.tensors(one)]) for one in (theta, new))
+    assert torch.allclose(after, before - 0.4 * 7.0 / 3 * lr @ lines, atol=1e-12)

@@ -3,7 +3,6 @@
 import json
 import math
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 import torch
@@ -13,7 +12,7 @@ from fedloom.algorithms import VAFL, DelayBound, InverseTime, SplitNNAsync
 from fedloom.config.runfile import RunFile
 from fedloom.engines.apart import run_apart
 from fedloom.errors import DataError, SettingError
-from fedloom.federation.schedule import Everyone, Moment, Recorded, Turn
+from fedloom.federation.schedule import Everyone, Recorded, Turn
 from fedloom.federation.topology import SERVER, Topology
 from fedloom.records.record import Record
 from fedloom.run import play
@@ -185,77 +184,6 @@ def test_clients_weighted_by_rows_are_one_client(group, engine):
 
 def orders(mine):
     return Recorded({}, mine.record.rounds, mine.record.visits)
-
-
-class TestTheMastersStep:
-    """theta_0's step, worked out from its table before the round, where some rows do not count."""
-
-    ORDER = Recorded({Moment(1): {"ash": ("1",)}}, 2, {
-        0: [Turn(("ash",)), Turn(("birch",)), Turn(("cedar",))],
-        1: [Turn(("ash",))],
-    })  # fmt: skip
-
-    def stepped(self, mine, silo, batch, lr, counts):
-        """The head after a visit of a silo in round 1, of these rows of its minibatch."""
-        (desk,), part = mine.fed.read(mine.state.desk).values(), mine.fed.parts.value[silo]
-        ids = torch.from_numpy(
-            mine.fed.streams.common("minibatch", 1, 0).sample(mine.fed.size, batch)
-        )
-        ids = ids[counts[ids]]
-        theta = mine.fed.read(mine.state.theta)[silo]
-        widths = list(part.shapes.width.values())
-        at = list(part.shapes.width).index(silo)
-        joint = desk.phi[ids].clone()
-        own = part.block(theta.block, mine.placement.x[silo][ids].double())
-        joint[:, sum(widths[:at]) : sum(widths[: at + 1])] = own
-        head = {name: value.clone().requires_grad_() for name, value in desk.head.items()}
-        scores = torch.func.functional_call(part.head.module, head, (joint,))
-        loss = torch.nn.functional.cross_entropy(scores, mine.placement.labels()[ids])
-        slopes = torch.autograd.grad(loss, list(head.values()))
-        return {k: (v - lr * g).detach() for (k, v), g in zip(head.items(), slopes, strict=True)}
-
-    def after(self, algorithm, before, schedule):
-        again = run(algorithm, head=True, schedule=schedule)
-        again.restore(before.snapshot())
-        (desk,) = again.fed.read(again.fit(2).state.desk).values()
-        return desk.head
-
-    def test_is_the_mean_over_the_rows_that_count(self):
-        """Half of the visitor's rows are with a client that is not there."""
-        algorithm = VAFL(lr=0.3, batch=20, visits=3)
-        before = run(algorithm, head=True, schedule=self.ORDER).fit(1)
-        there = before.placement.owner["ash"] != 1
-        found = self.after(replace(algorithm, visits=1), before, self.ORDER)
-        wanted = self.stepped(before, "ash", 20, 0.3, there)
-        assert largest_difference(found, wanted) <= 1e-12
-        everyone = self.stepped(before, "ash", 20, 0.3, torch.ones_like(there))
-        assert largest_difference(found, everyone) > 1e-3
-
-    def test_is_the_mean_over_the_visitors_who_have_rows(self):
-        """Of two, nobody of one's clients is there: theta_0 moves as for the other alone."""
-        algorithm = VAFL(lr=0.3, batch=20, visits=3)
-        before = run(algorithm, head=True, schedule=self.ORDER).fit(1)
-        gone = {Moment(1): {"birch": ("0", "1")}}
-        two = Recorded(gone, 2, {1: [Turn(("ash", "birch"))]})
-        found = self.after(replace(algorithm, group=2, visits=2), before, two)
-        wanted = self.stepped(before, "ash", 20, 0.3, torch.ones(before.fed.size).bool())
-        assert largest_difference(found, wanted) <= 1e-12
-
-    @pytest.mark.parametrize("late", [False, True])
-    def test_needs_every_silos_rows_and_labels(self, late):
-        """Nothing was sent before training. `late`: clients who sent their embeddings are gone
-        when it comes to labels."""
-        algorithm = VAFL(lr=0.3, batch=None, visits=4, prime=False)
-        gone = {Moment(0, "labels"): {"ash": ("0", "1", "2", "3")}} if late else {}
-        turns = [Turn((silo,)) for silo in ("birch", "cedar", "ash", "birch")]
-        heads = []
-        for count in range(1, 5):
-            order = Recorded(gone, 1, {0: turns[:count]})
-            mine = run(replace(algorithm, visits=count), head=True, schedule=order).fit(1)
-            (desk,) = mine.fed.read(mine.state.desk).values()
-            heads.append(desk.head)
-        apart = [largest_difference(a, b) for a, b in pairwise(heads)]
-        assert [difference > 0 for difference in apart] == [False, not late, not late]
 
 
 class TestServer:
