@@ -1,6 +1,7 @@
 """Clients' work, compiled client by client: the numbers of the reference engine."""
 
 import logging
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -157,6 +158,22 @@ def test_fedprox_is_compiled():
     task = Task({"s0": mlp(5, [6], 3)}, "cross-entropy")
     rule = FedProx(local_steps=3, lr=0.2, batch=40, mu=0.3, minibatch="reused")
     fast, apart = both(rule, task, rows((9,)))
+    assert apart < 1e-12
+    assert programs(fast)
+
+
+@dataclass(frozen=True)
+class EachAtItsPace(TDCD):
+    """Local work that asks which silo it is in."""
+
+    def by_loss(self, part, theta, rest, batch, lr, *noise):
+        lr = lr * (1.0 if part.silo == "s0" else 2.0)
+        return super().by_loss(part, theta, rest, batch, lr, *noise)
+
+
+def test_work_that_asks_for_its_silo():
+    """Silos that are alike would share a program and be computed together."""
+    fast, apart = both(EachAtItsPace(local_steps=3, lr=0.1, batch=40), TASKS["mlp"], rows())
     assert apart < 1e-12
     assert programs(fast)
 
