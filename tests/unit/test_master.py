@@ -87,14 +87,15 @@ class TestTheMastersStep:
 
 
 class Direction(torch.nn.Module):
-    """x / |x|, then a layer: no derivative where x is zero."""
+    """Each silo's x / |x|, then a layer: no derivative where an embedding is zero."""
 
     def __init__(self):
         super().__init__()
         self.layer = torch.nn.Linear(9, 3)
 
     def forward(self, x):
-        return self.layer(x / x.norm(dim=1, keepdim=True))
+        each = x.unflatten(1, (3, 3))
+        return self.layer((each / each.norm(dim=2, keepdim=True)).flatten(1))
 
 
 @pytest.mark.parametrize("engine", ["stacked", "reference"])
