@@ -77,9 +77,10 @@ def test_a_budget_ends_where_it_ends():
     assert scales.exceeds(2.0 + 1e-6)
 
 
-def test_every_local_step_has_noise_of_its_own():
+@pytest.mark.parametrize("prox", [0.0, 0.8])
+def test_every_local_step_has_noise_of_its_own(prox):
     """Of gradients that are zero only the noise is left: `gradient_clip` times its scale, over the
-    rows that count, and for each step another line of it."""
+    rows that count, and for each step another line of it; and the pull back to the start."""
     run = Run(TDCD(**SETTINGS), task(), placement(), precision="float64")
     part = run.fed.parts.value["ash"]
     theta = part.initial(run.fed.streams)
@@ -93,6 +94,10 @@ def test_every_local_step_has_noise_of_its_own():
     def nothing(theta, part, rest, batch):
         return 0.0 * local.local_loss(theta, part, rest, batch)
 
-    new = local.sgd(nothing, part, theta, given, batch, lr, 0.0, shield=Shield(0.4, 7.0, lines))
-    before, after = (torch.cat([a.flatten() for a in tree.tensors(one)]) for one in (theta, new))
-    assert torch.allclose(after, before - 0.4 * 7.0 / 3 * lr @ lines, atol=1e-12)
+    shield = Shield(0.4, 7.0, lines)
+    new = local.sgd(nothing, part, theta, given, batch, lr, 0.0, prox, shield)
+    start, found = (torch.cat([a.flatten() for a in tree.tensors(one)]) for one in (theta, new))
+    wanted = start.clone()
+    for eta, line in zip(lr, lines, strict=True):
+        wanted -= eta * (0.4 * 7.0 / 3 * line + prox * (wanted - start))
+    assert torch.allclose(found, wanted, atol=1e-12)
