@@ -9,9 +9,10 @@ import torch
 from fedloom import TDCD, Run, Task, mlp, partition, tree
 from fedloom.algorithms import local
 from fedloom.algorithms.releasing import SHIELDED
-from fedloom.algorithms.tdcd import MODEL, UPDATE
+from fedloom.algorithms.tdcd import EMBEDDING, HUB_EMBEDDING, MODEL, REST, UPDATE
 from fedloom.engines import chunks, pools
 from fedloom.engines.pools import rows_of, rows_of_mean
+from fedloom.federation.local import in_shares
 from fedloom.federation.schedule import Drawn, Moment, Scripted
 from fedloom.registry import algorithms
 from fedloom.testing import sample_of
@@ -167,6 +168,32 @@ def test_a_mean_of_those_who_have_none_of_the_rows(pooled):
         found.append(mean)
     assert tree.largest_difference(*found) < 1e-12
     assert {mean for _, _, mean in pooled} == {True}
+
+
+@in_shares
+def by_both(part, theta, rest, batch):
+    """A step by the rows that count, and by all that the client has."""
+    counting = local.mean_over(rest.mask, batch.y.double())
+    more = 10 * local.mean_over(batch.mask, batch.y.double())
+    return tree.map_tensors(lambda a: a + counting + more, theta)
+
+
+def test_rows_that_count_and_rows_that_are_there(pooled):
+    """A client of the other silo is away: its rows do not count, but they are there."""
+    rule, found = TDCD(local_steps=1, lr=0.3, batch=17), []
+    gone = Scripted({Moment(0): {"s1": ["1", "4"]}})
+    for run in both(rule, task(), federation(), schedule=gone):
+        fed, theta = run.fed, rule.start(run.fed).theta
+        fed.begin(0)
+        batch_k, rows = fed.minibatch(torch.arange(30), 1)
+        theta_k = fed.to_clients(MODEL, theta)
+        phi = fed.gather(EMBEDDING, fed.at_clients(local.embed, fed.part, theta_k, batch_k), rows)
+        rest = fed.at_hubs(local.sum_of_others, fed.part, fed.exchange(HUB_EMBEDDING, phi))
+        rest_k = fed.scatter(REST, rest, rows)
+        new_k = fed.at_clients(by_both, fed.part, theta_k, rest_k, batch_k, steps=1)
+        found.append(fed.read(fed.mean(UPDATE, new_k, otherwise=theta)))
+    assert tree.largest_difference(*found) < 1e-12
+    assert True in {mean for _, _, mean in pooled}
 
 
 # Clients without rows
