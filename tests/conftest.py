@@ -1,4 +1,4 @@
-import time
+import sys
 
 import pytest
 import torch
@@ -14,16 +14,25 @@ def _one_thread():
 
 
 @pytest.fixture
-def benchmark_ratio():
-    """How much longer one thing takes than another, side by side: the best of three each."""
+def interpreted():
+    """How many instructions Python itself goes through for some work, whatever the machine is busy
+    with: what is done by arrays takes as many for few numbers as for many."""
 
-    def measure(first, second):
-        best = [float("inf"), float("inf")]
-        for _ in range(3):
-            for which, work in enumerate((first, second)):
-                begun = time.perf_counter()
-                work()
-                best[which] = min(best[which], time.perf_counter() - begun)
-        return best[0] / best[1]
+    def count(work):
+        found = 0
 
-    return measure
+        def trace(frame, event, arg):
+            nonlocal found
+            frame.f_trace_opcodes, frame.f_trace_lines = True, False
+            found += event == "opcode"
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            work()
+        finally:
+            sys.settrace(before)
+        return found
+
+    return count

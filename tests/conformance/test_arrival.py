@@ -8,8 +8,10 @@ from test_waiting import Deadly, Died, HoldingBack, is_
 from fedloom import Run, tree
 from fedloom.algorithms import VAFL, SplitNNAsync
 from fedloom.engines.apart import run_apart
+from fedloom.engines.arrivals import Arrivals
 from fedloom.engines.waits import Waits
 from fedloom.errors import LostError
+from fedloom.federation.messages import Key, Message
 from fedloom.federation.schedule import Everyone, Recorded, Resumed, Turn
 from fedloom.run import play
 from fedloom.testing import placement, task
@@ -106,6 +108,28 @@ def test_what_was_decided_before_a_crash_is_not_decided_anew():
         ("ash",),
     ]
     assert_replays(SIX, apart)
+
+
+def test_a_round_begins_when_all_silos_are_free():
+    """Later in it, whoever comes first is enough; those who wait are there for the next turn."""
+    hubs = ("ash", "birch", "cedar")
+    link = MemoryTransport(hubs)
+    here, key = Arrivals(link, ["ash"], "ash"), Key(0, 1)
+    here.free(hubs, key)
+
+    def comes(hub, key):
+        link.send(Message(key, "free", hub, "ash", None))
+
+    comes("cedar", key)
+    with pytest.raises(LostError, match="a visit of hub birch"):
+        here.first(1, 0.01, everyone=True)
+    comes("birch", key)
+    assert here.first(1, 5.0, everyone=True) == ("ash",)
+    assert here.first(1, 5.0, everyone=False) == ("cedar",)
+    here.free(("cedar",), Key(0, 2))
+    comes("cedar", Key(0, 2))
+    assert here.first(1, 5.0, everyone=False) == ("birch",)  # it has been waiting for longer
+    assert here.first(1, 5.0, everyone=False) == ("cedar",)
 
 
 def test_a_silo_that_dies_is_named():

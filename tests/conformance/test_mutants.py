@@ -6,7 +6,16 @@ import pytest
 import torch
 
 from fedloom import tree
-from fedloom.algorithms import TDCD, Central, InverseSqrt, State, Twin, local
+from fedloom.algorithms import (
+    TDCD,
+    VAFL,
+    Central,
+    InverseSqrt,
+    SplitNNAsync,
+    State,
+    Twin,
+    local,
+)
 from fedloom.algorithms.tdcd import EMBEDDING, HUB_EMBEDDING, REST, counted, share_head
 from fedloom.federation.local import by_rows, in_shares
 from fedloom.federation.placed import Rows
@@ -119,12 +128,32 @@ class SaysInShares(TDCD):
         return tree.map_tensors(lambda a, b: a + (b - a).sign() * 0.1, theta, new)
 
 
+class TurnsForSteps(VAFL):
+    """A silo's step size follows the master's turns, of which each is Q steps."""
+
+    def learn(self, silo, theta, visit, *more):
+        turn = visit.turn / self.local_steps
+        return super().learn(silo, theta, visit._replace(turn=turn), *more)
+
+
+class TurnsForStepsAtTheMaster(VAFL):
+    def master_lr_of(self, turn, silos):
+        return super().master_lr_of(turn / self.local_steps, silos)
+
+
+class TurnsForStepsAsync(SplitNNAsync):
+    def master_lr_of(self, turn, silos):
+        return super().master_lr_of(turn / self.local_steps, silos)
+
+
 SETTINGS = {"local_steps": 3, "lr": 0.2, "batch": 12}
 
 
 def test_the_original_passes():
     checks = {"absent_rows", "padding", "twins"}  # those that catch mutants; the battery has all
     assert caught_by(TDCD(**SETTINGS), checks) == set()
+    for algorithm in (VAFL(batch=9), SplitNNAsync(batch=9)):
+        assert caught_by(algorithm, {"twins"}) == set()
 
 
 @pytest.mark.parametrize(
@@ -139,8 +168,11 @@ def test_the_original_passes():
         (ConstantSteps(**SETTINGS), {"twins"}),
         (SaysByRows(**SETTINGS), {"engines_agree"}),
         (SaysInShares(**{**SETTINGS, "local_steps": 1}), {"engines_agree"}),
+        (TurnsForSteps(batch=9), {"twins"}),
+        (TurnsForStepsAtTheMaster(batch=9), {"twins"}),
+        (TurnsForStepsAsync(batch=9), {"twins"}),
     ],
-    ids=lambda value: type(value).__name__ if isinstance(value, TDCD) else "",
+    ids=lambda value: "" if isinstance(value, set) else type(value).__name__,
 )
 def test_mutants_are_caught(mutant, checks):
     assert checks <= caught_by(mutant, checks)

@@ -11,8 +11,16 @@ from personal import Counting, Personal
 
 from fedloom import TDCD, Run, TDCDPrivateLabels, tree
 from fedloom.engines.apart import run_apart
+from fedloom.engines.held import Pending
 from fedloom.engines.waits import Waits
-from fedloom.errors import AbortedError, FedLoomError, LostError, ProtocolError
+from fedloom.errors import (
+    AbortedError,
+    FedLoomError,
+    LostError,
+    PlacementError,
+    ProtocolError,
+)
+from fedloom.federation.messages import Key
 from fedloom.federation.schedule import Everyone, Moment, Scripted
 from fedloom.federation.topology import Client
 from fedloom.run import play
@@ -273,6 +281,51 @@ def test_fewer_than_all_are_a_quorum():
     apart = live(ALGORITHM, transport, quorum(1))
     assert apart.record.dropped[Moment(1, "embedding")] == {"ash": ("1",)}
     assert_replays(apart, ALGORITHM, ROUNDS)
+
+
+def test_clients_who_hold_none_of_a_rounds_rows_are_in_no_quorum():
+    """They are not even spoken to: a round goes on when those who were asked have answered."""
+    algorithm = TDCD(local_steps=2, lr=0.2, batch=5, weighting="participants")
+    apart = live(algorithm, MemoryTransport(parties()), quorum(4, up=3.0, patience=4.0))
+    assert apart.record.dropped == {}
+    assert_replays(apart, algorithm)
+
+
+MINE = Key(3, 5)
+
+
+@pytest.mark.parametrize(
+    ("receipt", "counts"),
+    [
+        (None, False),
+        (Key(3, 4), False),
+        (Key(3, 5), True),
+        (Key(3, 7), True),  # a later move of the round
+        (Key(2, 9), False),
+        (Key(4, 5), False),
+    ],
+)
+def test_kept_state_counts_where_its_move_or_a_later_one_was_accepted(receipt, counts):
+    pending = Pending("new", "old", MINE)
+    pending.settle(receipt)
+    assert (pending.settled, pending.value) == (True, "new" if counts else "old")
+
+
+class Hasty(Personal):
+    """Looks at what it has kept before its hub has said whether it counts."""
+
+    def round(self, fed, state, draw):
+        new = super().round(fed, state, draw)
+        return new._replace(offset=fed.at_clients(twice, new.offset))
+
+
+def twice(offset):
+    return 2 * offset
+
+
+def test_kept_state_cannot_be_looked_at_before_it_is_settled():
+    with pytest.raises(PlacementError, match=r"uses the kept state of client .* before its hub"):
+        live(Hasty(local_steps=2, lr=0.2, batch=20), MemoryTransport(parties()))
 
 
 def test_an_error_outside_the_round_is_told_too():

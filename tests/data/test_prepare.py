@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedloom.data.columns import Words, as_column, as_words
-from fedloom.data.prepare import Numbers, Preparation, Summary, fit
+from fedloom.data.prepare import Categories, Numbers, Preparation, Summary, fit
 from fedloom.errors import DataError
 
 NUMBER = st.one_of(st.none(), st.floats(-1e6, 1e6, width=32))
@@ -102,6 +102,10 @@ def test_rare_categories_are_lumped():
     assert prepared["bank"].columns == ("x = a", "x is other")
     rows = prepared.apply("bank", {"x": ["a", "b", "never seen", None]})
     assert rows.tolist() == [[1, 0], [0, 1], [0, 1], [0, 0]]
+    missing, _ = made(["a", "a", "b", None], rare=2)
+    assert missing["bank"].columns == ("x = a", "x is other", "x is missing")
+    rows = missing.apply("bank", {"x": ["b", None, "a"]})
+    assert rows.tolist() == [[0, 1, 0], [0, 0, 1], [1, 0, 0]]
     assert '"c"' not in prepared.to_json()
 
 
@@ -119,6 +123,12 @@ def test_columns_without_news_are_dropped_and_said(values, columns, note):
     prepared, notes = made(values)
     assert prepared["bank"].columns == columns
     assert (note in notes[0]) if note else not notes
+
+
+def test_text_that_is_nowhere_is_no_column():
+    fitted, notes = fit("bank", Summary({"x": Categories({}, missing=3)}))
+    assert fitted.steps == ()
+    assert "column 'x' dropped: it is empty" in notes[0]
 
 
 def test_a_constant_is_constant_at_every_client():

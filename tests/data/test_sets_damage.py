@@ -64,7 +64,7 @@ def test_a_cut_file_is_refused_without_checksums(copied, tmp_path, name):
 @pytest.mark.parametrize("name", ONE_OF_EACH)
 def test_a_file_of_something_else_is_refused_without_checksums(copied, tmp_path, name):
     copied(name, ONE_OF_EACH[name]).write_text("<html>Sign in to download</html>\n")
-    with pytest.raises(DataError):
+    with pytest.raises(DataError, match=ONE_OF_EACH[name]):
         load(name, tmp_path, verify=False)
 
 

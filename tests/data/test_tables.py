@@ -10,6 +10,9 @@ import pytest
 import torch
 
 from fedloom import Run, Task, TDCDPrivateLabels, linear
+from fedloom.data.align import drawn
+from fedloom.data.columns import Cells, Words
+from fedloom.data.labels import Target
 from fedloom.data.prepare import Preparation
 from fedloom.data.reading import hashed
 from fedloom.data.tables import read_rows, read_tables
@@ -170,10 +173,21 @@ def test_a_share_is_drawn_alike_in_every_silo_and_fitting_sees_training_rows_onl
     assert read(files(half, rest, insurer), test=0.5).test.size > data.test.size
 
 
+def test_the_rows_for_testing_stay_the_same():
+    """In every version: a model is judged on rows that it was not trained on."""
+    found = [one for one, test in enumerate(drawn(map(str, range(40)), 0.25)) if test]
+    assert found == [0, 1, 6, 13, 15, 16, 19, 21, 29, 30, 33, 35]
+
+
 def test_a_column_may_say_what_is_for_testing(files):
     insurer = "id,claims,held\n1,5,true\n2,6,False\n3,7,0\n4,8,1\n5,9,0\n"
     data = read(files(insurer=insurer), test="held")
     assert data.test.ids.tolist() == ["1", "4"]
+    head, *lines = insurer.splitlines()
+    mixed = "\n".join([head, *(lines[k] for k in (4, 3, 1, 0, 2))])
+    assert read(files(insurer=mixed), test="held").test.ids.tolist() == ["1", "4"]
+    with pytest.raises(DataError, match=r"1 cells of the test column .* row 3 of insurer.csv"):
+        read(files(insurer=insurer.replace("3,7,0", "3,7,")), test="held")
     assert data.columns["insurer"] == ("claims",)
     north = NORTH.replace("left", "held,left").replace(",no", ",0,no").replace(",yes", ",0,yes")
     south = "id,age,job,held,left\n4,50,clerk,1,yes\n5,60,baker,0,no\n"
@@ -217,6 +231,28 @@ def test_goals_are_guessed(files, labels, goal, classes, y):
     assert (data.goal, data.classes) == (goal, classes)
     assert data.train.labels().tolist() == y
     assert f"goal {goal!r} guessed" in data.notes[0]
+
+
+@pytest.mark.parametrize(("values", "goal"), [(20, "classes"), (21, "number")])
+def test_many_whole_numbers_are_no_classes(files, values, goal):
+    rows = [f"{k},{k},{k % values}" for k in range(60)]
+    north, south = ("id,x,left\n" + "\n".join(part) for part in (rows[:30], rows[30:]))
+    insurer = "id,claims\n" + "\n".join(f"{k},{k}" for k in range(60))
+    assert read(files(north, south, insurer)).goal == goal
+
+
+def test_too_many_classes_are_refused(files):
+    rows = [f"{k},{k},word {k % 1001}" for k in range(2002)]
+    north, south = ("id,x,left\n" + "\n".join(part) for part in (rows[:1001], rows[1001:]))
+    insurer = "id,claims\n" + "\n".join(f"{k},{k}" for k in range(2002))
+    with pytest.raises(DataError, match="1001 different values are too many for classes"):
+        read(files(north, south, insurer))
+
+
+def test_labels_that_are_missing_are_of_no_class():
+    words = Words(("no", "yes"), np.array([0, 1, -1, -1]))
+    with pytest.raises(DataError, match="here: 2 labels are of classes that are not known"):
+        Target("binary", ("no", "yes")).encode(Cells("text", words), "here")
 
 
 def test_goals_are_given(files):

@@ -12,7 +12,7 @@ from fedloom.data.partition import contiguous, cut_rows
 from fedloom.engines.stacked import StackedEngine
 from fedloom.federation.ledger import Ledger
 from fedloom.federation.messages import Kind
-from fedloom.federation.schedule import Everyone, Moment, Recorded
+from fedloom.federation.schedule import Everyone, Moment, Recorded, Turn
 from fedloom.rng import Streams
 from fedloom.run import reference
 
@@ -128,7 +128,7 @@ def features(batch):
 @st.composite
 def minibatches(draw):
     rows = draw(placements())
-    count = draw(st.integers(1, rows.size))
+    count = draw(st.just(rows.size) | st.integers(1, rows.size))
     drawn = [
         draw(st.permutations(range(rows.size)))[:count] for _ in range(draw(st.integers(1, 3)))
     ]
@@ -137,7 +137,7 @@ def minibatches(draw):
 
 
 @settings(max_examples=25)
-@given(minibatches(), st.sampled_from([Everyone(), Drawn(0.5, 1), Drawn(0.2, 2)]))
+@given(minibatches(), st.just(Everyone()) | st.builds(Drawn, st.sampled_from([0.5, 0.2]), seeds))
 def test_gather_is_the_minibatch_and_scatter_after_it_the_identity(drawn, schedule):
     """In every engine: gathered rows are the minibatch, except those of absent clients; scattered
     again, each client has its own."""
@@ -183,6 +183,17 @@ def test_presence_of_one_does_not_depend_on_who_else_is_asked_about(presence, se
     together = drawn.answers(Moment(3), "a", names)
     alone = [drawn.answers(Moment(3), "a", [name])[0] for name in names]
     assert together.tolist() == alone
+
+
+@given(st.integers(0, 2**32))
+def test_presence_is_drawn_anew_for_every_round_silo_and_client(seed):
+    drawn = Drawn(0.5, seed)
+    names = [f"c{k}" for k in range(8)]
+    found = {(r, j): drawn.answers(Moment(r), j, names) for r in range(8) for j in ("a", "b")}
+    assert len({tuple(there.tolist()) for there in found.values()}) > 8
+    share = np.mean(list(found.values()))
+    assert 0.2 < share < 0.8
+    assert all(found[0, "a"][k] == drawn.answers(Moment(0), "a", names)[k] for k in range(8))
 
 
 answered = st.lists(
@@ -251,12 +262,15 @@ def test_a_round_that_begins_again_forgets_what_came_after(rounds, saved):
         for known in wanted:
             assert ledger.of_round(known)
         ledger.book("top", "up", ROWS, number, 1)
-        record.note(Moment(round, "update", 0), "a", "x", np.array([True]), np.array([False]))
+        moment = Moment(round, "update", number)  # another one in every try
+        record.note(moment, "a", "x", np.array([True]), np.array([False]))
+        record.visited(round, 0, Turn((str(number),)))
         ledger.end()
         wanted[round] = number
         if saved:
             ledger = Ledger.from_json(json.loads(json.dumps(ledger.to_json())))
             record = Recorded.from_json(json.loads(json.dumps(record.to_json())))
     assert {entry.round: entry.messages for entry in ledger} == wanted
-    assert {moment.round for moment in record.dropped} == set(wanted)
+    assert set(record.dropped) == {Moment(round, "update", n) for round, n in wanted.items()}
+    assert record.visits == {round: [Turn((str(n),))] for round, n in wanted.items()}
     assert record.rounds == max(wanted) + 1

@@ -6,6 +6,7 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from fedloom.config.runfile import RunFile
@@ -16,6 +17,8 @@ from fedloom.parties.partyfile import PartyFile
 from fedloom.parties.rehearsal import Rehearsal
 from fedloom.parties.tables import Settings
 from fedloom.transports.grpc import GrpcTransport
+
+from .spelled import carried
 
 SALT = "a salt that nobody guesses"
 QUICK = {"start": 30.0, "beat": 0.2, "silence": 2.0, "linger": 3.0}
@@ -137,11 +140,10 @@ def test_neither_ids_nor_the_key_leave_a_client(prepared, monkeypatch):
     )
     aligned(made, file, run.placement.topology.parties)
     assert {message.kind for message in sent} == set(FORMS)
-    for message in sent:
-        for tensor in message.payload.values():
-            told = tensor.numpy().tobytes()
-            assert SALT.encode() not in told
-            assert b"p101" not in told
+    people = [f"p{person}" for person in range(100, 120)]
+    assert carried(sent, [SALT, *people]) == []
+    told = sent[0]._replace(payload={"ids": torch.tensor([list(b"..p101..")], dtype=torch.uint8)})
+    assert carried([told], [SALT, *people]) == ["p101"]  # it would be seen
 
 
 @pytest.mark.parametrize(

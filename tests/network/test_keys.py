@@ -44,8 +44,8 @@ def test_any_name_survives(party):
 
 
 def test_private_keys_are_private(bank):
-    for path in bank.glob("*.key"):
-        assert os.stat(path).st_mode & 0o077 == 0
+    found = {path.name: os.stat(path).st_mode & 0o077 for path in bank.glob("*.key")}
+    assert found == dict.fromkeys(("ca.key", "bank.key", "bank-north.key"), 0)
 
 
 def test_nothing_is_overwritten_unasked(bank, capsys):

@@ -71,6 +71,8 @@ ROWS = torch.zeros(5, 3, dtype=torch.float64)
 def test_the_number_of_rows_is_free(permits):
     for count in (0, 1, 30):
         permits.check(message("embedding", torch.zeros(count, 3, dtype=torch.float64)))
+        with pytest.raises(FrameError):  # that of their columns is not
+            permits.check(message("embedding", torch.zeros(count, 4, dtype=torch.float64)))
 
 
 @pytest.mark.parametrize(

@@ -118,6 +118,37 @@ def plain_splitnn(modules, top, holder, shards, labels, loss, minibatches, lr):
     return hubs, top
 
 
+def plain_u_shape(blocks, middle, top, x, y, loss, minibatches, lr):
+    """One client a silo, Q minibatches a round. All derivatives are of the round's start; the
+    middle, like the blocks, pulls those back that it got, one minibatch after the other; the top
+    takes the loss."""
+    blocks, middle, top = copy.deepcopy((blocks, middle, top))
+    for drawn, etas in zip(minibatches, lr, strict=True):
+        given = []
+        for rows in drawn:
+            z = torch.cat([blocks[j](x[j][rows]) for j in blocks], 1).detach().requires_grad_()
+            m = middle(z)
+            total = loss(top(m), y[rows]) * len(rows)
+            given.append((rows, z.detach(), m.detach(), *torch.autograd.grad(total, (z, m))))
+        for (rows, z, m, by_joint, by_middle), eta in zip(given, etas, strict=True):
+            step(top, loss(top(m), y[rows]), eta)
+            step(middle, (middle(z) * by_middle).sum() / len(rows), eta)
+            before = 0
+            for j, block in blocks.items():
+                own = block(x[j][rows])
+                mine = by_joint[:, before : before + own.shape[1]]
+                step(block, (own * mine).sum() / len(rows), eta)
+                before += own.shape[1]
+    return blocks, middle, top
+
+
+def step(module, objective, eta):
+    optimiser = torch.optim.SGD(module.parameters(), lr=eta)
+    optimiser.zero_grad()
+    objective.backward()
+    optimiser.step()
+
+
 def plain_fedprox(module, clients, labels, loss, minibatches, lr, mu):
     """FedAvg where mu is 0: clients weighted by their rows that were drawn."""
     hub = copy.deepcopy(module)

@@ -14,8 +14,9 @@ def rows_of(streams, size, batch, round, nth):
 def plain_visits(
     models, head, x, y, loss, order, ids_of, *, lr, master_lr, q=1, l2=0.0, oldest=None
 ):
-    """Changes `models` and `head` in place; `order`: for each round, who comes in each turn. Gives
-    the delays tau of all embeddings of others that were used, and who was called again."""
+    """Changes `models` and `head` in place; `order`: for each round, who comes in each turn; `lr`
+    and `master_lr`: of the steps so far, of which a turn has q. Gives the delays tau of all
+    embeddings of others that were used, and who was called again."""
     table = {m: model(x[m]).detach() for m, model in models.items()}
     sent = {m: torch.full((len(y),), -1) for m in models}
     taus, calls, k = [], [], 0
@@ -30,11 +31,12 @@ def plain_visits(
             for m in visitors:
                 fresh(m, rows[m])
             if oldest is not None:
-                for m in models:
-                    for other in visitors:
-                        if other != m and (k - sent[m][rows[other]] > oldest).any():
-                            calls.append(m)
-                            fresh(m, rows[other])
+                others = {m: [rows[j] for j in visitors if j != m] for m in models}
+                for m in models:  # called once, for the rows of all the others
+                    if any((k - sent[m][each] > oldest).any() for each in others[m]):
+                        calls.append(m)
+                        for each in others[m]:
+                            fresh(m, each)
             slopes, steps = {}, []
             for m in visitors:
                 taus += [k - sent[o][rows[m]] for o in models if o != m]
@@ -47,10 +49,11 @@ def plain_visits(
                 steps.append([g / len(per_row) for g in down])
             with torch.no_grad():
                 for p, *down in zip(head.parameters(), *steps, strict=True):
-                    p -= master_lr * sum(down) / len(down)
+                    p -= master_lr(k * q) * sum(down) / len(down)
             for m in visitors:
-                optimizer = torch.optim.SGD(models[m].parameters(), lr=lr, weight_decay=l2)
-                for _ in range(q):
+                for step in range(q):
+                    now = lr(k * q + step)
+                    optimizer = torch.optim.SGD(models[m].parameters(), lr=now, weight_decay=l2)
                     optimizer.zero_grad()
                     h = models[m](x[m][rows[m]])
                     h.backward(slopes[m] / len(h))

@@ -289,11 +289,23 @@ def test_clients_of_different_widths():
 
 
 def test_an_absent_client_keeps_its_place():
+    """While the others, whose neurons were put in another order, find new ones."""
     away = Scripted({Moment(round): {"views": ["3"]} for round in range(3)})
     settings = {"local_steps": 2, "lr": 0.3, "batch": None, "views": VIEWS}
-    run = Run(HyFEMAvg(**settings), task(), small_set(list(VIEWS.values())), schedule=away).fit(3)
-    assert torch.equal(run.fed.read(run.state.maps)["views"]["3"][0], torch.arange(6))
-    assert np.isfinite(run.loss())
+    rows = small_set(list(VIEWS.values()))
+    run = Run(HyFEMAvg(**settings), task(), rows, schedule=away).fit(1)
+    maps = run.fed.read(run.state.maps)["views"]
+    assert all(torch.equal(places, torch.arange(6)) for (places,) in maps.values())
+    turned = {name: (torch.arange(6).roll(int(name) + 1),) for name in maps}
+    server = Server(run.algorithm.blocks(run.fed, run.state)["views"], turned)
+    came = {name: own_model(server.theta, VIEWS[name], maps[name]) for name in ("0", "1", "2")}
+    again = run.algorithm.merge(server.theta, turned, came)
+    for name in ("0", "1", "2"):  # they brought neurons 0, 1, ... and are found to be these
+        assert torch.equal(again.maps[name][0], torch.arange(6))
+    assert torch.equal(again.maps["3"][0], turned["3"][0])
+    alone = run.algorithm.merge(server.theta, turned, {"0": came["0"]})
+    assert torch.equal(alone.maps["0"][0], torch.arange(6))  # matched with theta_0
+    assert np.isfinite(run.fit(3).loss())
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from plain_split import plain_fedbcd, plain_fedprox, plain_splitnn
+from plain_split import plain_fedbcd, plain_fedprox, plain_splitnn, plain_u_shape
 from test_tdcd_papers import (
     LOSSES,
     ROUNDS,
@@ -110,6 +110,22 @@ def test_splitnn(q, kind, clients, engine):
     run.fit(ROUNDS)
     assert largest(run, blocks) < TOLERANCE
     assert apart(run.model().head, top) < TOLERANCE
+
+
+@pytest.mark.parametrize("engine", ["stacked", "reference"])
+def test_the_u_shape_with_a_minibatch_for_each_step(engine):
+    x, y, learn = split_task(middle=True)
+    rows = cut(x, y, ONE).with_server()
+    algorithm = SplitNNU(
+        local_steps=3, lr=InverseSqrt(0.3, 5), batch=11, minibatch="fresh", labels_at="b"
+    )
+    run = Run(algorithm, learn, rows, engine=engine, precision="float64", seed=9)
+    middle, last = head_of(run)
+    plain = plain_u_shape(initial(run), middle, last, x, y, LOSSES["squared"], *drawn(run))
+    run.fit(ROUNDS)
+    blocks, *head = plain
+    assert largest(run, blocks) < TOLERANCE
+    assert apart(run.model().head, nn.Sequential(*head)) < TOLERANCE
 
 
 @pytest.mark.parametrize("kind", [SplitNN, SplitNNU])

@@ -11,6 +11,7 @@ from torch import nn
 
 from fedloom import TDCD, InverseSqrt, Run, Task, lstm, mlp, partition
 from fedloom import linear as make_linear
+from fedloom.federation.schedule import Moment, Scripted
 
 ROUNDS, ROWS = 4, 60
 TOLERANCE = 1e-10
@@ -212,6 +213,34 @@ def test_weightings_by_hand(weighting):
         p.data = sum(w * c.detach() for w, c in zip(weights, copies, strict=True)) / sum(weights)
     run.fit(1)
     assert largest(run, {"only": start}) < TOLERANCE
+
+
+@pytest.mark.parametrize("weighting", ["participants", "rows"])
+def test_rows_that_do_not_count_give_no_weight(weighting):
+    """Where a client of another silo is absent, its rows count nowhere; who has no others is left
+    out of the mean, though it was spoken to. By listening."""
+    x, y, blocks, loss = table()
+    placement = partition(x, y, {"a": 12, "b": 3, "c": 3}, seed=4)
+    gone = Scripted({Moment(0): {"b": ["0", "2"]}})
+    rule = TDCD(local_steps=2, lr=0.1, batch=15, weighting=weighting)
+    options = {"engine": "reference", "precision": "float64", "schedule": gone}
+    run = Run(rule, Task(blocks, loss), placement, **options)
+    counted, weights, send = {}, {}, run.fed._transport.send
+
+    def listening(message):
+        if message.kind == "rest":
+            counted[message.to] = int(message.payload.mask.sum())
+        if message.kind == "update":
+            weights[message.source] = float(message.payload[1])
+        send(message)
+
+    run.fed._transport.send = listening
+    run.fit(1)
+    assert set(weights) == set(counted)
+    assert 0 in counted.values()
+    assert max(counted.values()) > 1
+    one = (lambda rows: rows) if weighting == "rows" else (lambda rows: int(rows > 0))
+    assert weights == {client: one(rows) for client, rows in counted.items()}
 
 
 def test_shared_head_by_hand():

@@ -6,7 +6,7 @@ from plain_vafl import plain_visits, rows_of
 from torch import nn
 
 from fedloom import Network, Run
-from fedloom.algorithms import VAFL, Central, SplitNNAsync
+from fedloom.algorithms import VAFL, Central, InverseTime, SplitNNAsync
 from fedloom.algorithms.desk import BINS
 from fedloom.testing import placement, task
 
@@ -39,31 +39,44 @@ def modules(run, thetas, head):
     return {j: block.double() for j, block in blocks.items()}, Head(layer).double()
 
 
-@pytest.mark.parametrize("engine", ["stacked", "reference"])
-@pytest.mark.parametrize("head", [False, True], ids=["sum", "head"])
-@pytest.mark.parametrize(
-    ("algorithm", "settings"),
-    [
-        (VAFL(lr=0.2, batch=9), {"lr": 0.2, "master_lr": 0.2}),
-        (VAFL(lr=0.2, batch=9, group=2, l2=0.05), {"lr": 0.2, "master_lr": 0.2, "l2": 0.05}),
-        (
-            VAFL(lr=0.2, batch=6, max_delay=2, master_lr=0.05, visits=7),
-            {"lr": 0.2, "master_lr": 0.05, "oldest": 2},
-        ),
-        (
-            SplitNNAsync(lr=0.1, batch=9, local_steps=4),
-            {"lr": 0.1, "master_lr": 0.1 / 3, "q": 4},
-        ),
-    ],
-    ids=["vafl", "t=2", "bounded", "splitnn-async"],
-)
-def test_one_client_a_silo_is_the_papers_algorithm(algorithm, settings, head, engine):
+def always(lr):
+    return lambda step: lr
+
+
+FALLING = InverseTime(1.0, 12.0)
+CASES = {
+    "vafl": (VAFL(lr=0.2, batch=9), {"lr": always(0.2)}),
+    "t=2": (VAFL(lr=0.2, batch=9, group=2, l2=0.05), {"lr": always(0.2), "l2": 0.05}),
+    "bounded": (
+        VAFL(lr=0.2, batch=6, max_delay=2, master_lr=0.05, visits=7),
+        {"lr": always(0.2), "master_lr": always(0.05), "oldest": 2},
+    ),
+    "bounded, t=2": (
+        VAFL(lr=0.2, batch=5, max_delay=1, group=2, visits=10),
+        {"lr": always(0.2), "oldest": 1},
+    ),
+    "slowing down": (VAFL(lr=FALLING, batch=9, local_steps=3), {"lr": FALLING, "q": 3}),
+    "splitnn-async": (
+        SplitNNAsync(lr=0.1, batch=9, local_steps=4),
+        {"lr": always(0.1), "master_lr": always(0.1 / 3), "q": 4},
+    ),
+    "splitnn-async, slowing down": (
+        SplitNNAsync(lr=FALLING, batch=9, local_steps=2),
+        {"lr": FALLING, "master_lr": lambda step: FALLING(step) / 3, "q": 2},
+    ),
+}
+ROUNDS = 6
+
+
+def played(algorithm, settings, head, engine="stacked"):
+    """A run, its blocks and head, those of the plain loop in the order that the run had, and what
+    the loop says of delays and calls."""
     rows, learn = placement(3, 1), task(head=head)
     run = Run(algorithm, learn, rows, seed=5, precision="float64", engine=engine, network=UNEVEN)
     start = algorithm.blocks(run.fed, algorithm.start(run.fed))
     models, top = modules(run, start, head)
-    run.fit(6)
-    order = [[t.visitors for t in run.record.visits[r]] for r in range(6)]
+    run.fit(ROUNDS)
+    order = [[t.visitors for t in run.record.visits[r]] for r in range(ROUNDS)]
     taus, calls = plain_visits(
         models,
         top,
@@ -72,28 +85,61 @@ def test_one_client_a_silo_is_the_papers_algorithm(algorithm, settings, head, en
         cross_entropy,
         order,
         lambda round, nth: rows_of(run.fed.streams, rows.size, algorithm.batch, round, nth),
-        **settings,
+        **{"master_lr": settings["lr"], **settings},
     )
     mine, mine_top = modules(run, algorithm.blocks(run.fed, run.state), head)
     pairs = [*zip(models.values(), mine.values(), strict=True), (top, mine_top)]
-    worst = max(
-        (
-            float((a - b).detach().abs().max())
-            for p, q in pairs
-            for a, b in zip(p.parameters(), q.parameters(), strict=True)
-        ),
-        default=0.0,
-    )
+    return run, apart(pairs), taus, calls
+
+
+def apart(pairs):
+    found = [
+        float((a - b).detach().abs().max())
+        for p, q in pairs
+        for a, b in zip(p.parameters(), q.parameters(), strict=True)
+    ]
+    return max(found)
+
+
+@pytest.mark.parametrize("engine", ["stacked", "reference"])
+@pytest.mark.parametrize("head", [False, True], ids=["sum", "head"])
+@pytest.mark.parametrize("case", CASES)
+def test_one_client_a_silo_is_the_papers_algorithm(case, head, engine):
+    algorithm, settings = CASES[case]
+    run, worst, taus, calls = played(algorithm, settings, head, engine)
     assert worst <= 1e-10
     found = torch.tensor(algorithm.delays(run.fed, run.state))
     assert torch.equal(found, torch.bincount(taus.clamp(max=BINS - 1), minlength=BINS))
-    called = [silo for turns in run.record.visits.values() for turn in turns for silo in turn.again]
-    assert sorted(called) == sorted(calls)
-    assert (algorithm.oldest is None) or (taus.max() <= algorithm.oldest and called)
-    if algorithm.together == 1:
-        assert {silo for turns in order for turn in turns for silo in turn} == set(
-            rows.topology.silos
-        )
+    turns = [turn for each in run.record.visits.values() for turn in each]
+    assert sorted(silo for turn in turns for silo in turn.again) == sorted(calls)
+    assert bool(calls) == (algorithm.oldest is not None)
+    if algorithm.oldest is not None:
+        assert taus.max() == algorithm.oldest
+    assert {len(turn.visitors) for turn in turns} == {algorithm.together}
+    assert {silo for turn in turns for silo in turn.visitors} == set(run.fed.silos)
+
+
+class CallsByTheFirst(VAFL):
+    """Looks at the rows of the first of a group alone for old embeddings."""
+
+    def again(self, parts, common, desk, visits, asks):
+        self.take(parts, common, desk, asks)
+        return super().again(parts, common, desk, visits, asks[:1])
+
+
+class AnswersForTheFirst(VAFL):
+    """Whoever is called brings the rows of the first visitor alone."""
+
+    def ids(self, common, visit):
+        return super().ids(common, visit._replace(nth=visit.nth[:1]))
+
+
+@pytest.mark.parametrize("mutant", [CallsByTheFirst, AnswersForTheFirst])
+def test_the_plain_loop_catches(mutant):
+    """Mistakes that an outside round planted and no test saw. (What counts turns in place of steps
+    is among the battery's mutants: tests/conformance.)"""
+    algorithm, settings = CASES["bounded, t=2"]
+    assert played(mutant(**vars(algorithm)), settings, head=False)[1] > 1e-6
 
 
 @pytest.mark.parametrize("engine", ["stacked", "reference"])

@@ -10,6 +10,7 @@ import pytest
 
 from fedloom import tree
 from fedloom.records.checkpoint import load_checkpoint
+from fedloom.registry import algorithms
 
 from .conftest import HERE, RUN, Torchrun, records, wait_until
 
@@ -24,6 +25,7 @@ def compared(torchrun, tmp_path, ranks, *names):
 
 
 def judge(found):
+    assert found
     for case in found:
         assert case["state"] <= TOLERANCE, case
         assert case["loss"] <= TOLERANCE, case
@@ -44,7 +46,9 @@ def test_two_ranks_are_one(torchrun, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_every_algorithm(torchrun, tmp_path, ranks):
-    judge(compared(torchrun, tmp_path, ranks, "", ""))
+    found = compared(torchrun, tmp_path, ranks, "", "")
+    assert {name.split()[0] for name in (case["name"] for case in found)} >= set(algorithms)
+    judge(found)
 
 
 def test_a_problem_of_one_rank_is_everyones(torchrun, tmp_path):

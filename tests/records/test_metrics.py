@@ -9,11 +9,10 @@ from fedloom.records.metrics import NAMES, metrics
 
 
 def test_binary_by_hand():
-    scores = torch.tensor([[2.0], [-1.0], [0.5], [-3.0]])
-    found = metrics("binary", scores, torch.tensor([1, 1, 0, 0]))
-    assert found == pytest.approx(
-        {"accuracy": 0.5, "f1": 0.5, "precision": 0.5, "recall": 0.5, "auroc": 0.75, "auprc": 5 / 6}
-    )
+    scores = torch.tensor([[2.0], [-1.0], [-2.0], [0.5], [-3.0]])
+    found = metrics("binary", scores, torch.tensor([1, 1, 1, 0, 0]))
+    wanted = {"accuracy": 0.4, "f1": 0.4, "precision": 1 / 2, "recall": 1 / 3, "auroc": 4 / 6}
+    assert found == pytest.approx({**wanted, "auprc": (1 + 2 / 3 + 3 / 4) / 3})
     assert set(found) == set(NAMES["binary"])
 
 
@@ -24,6 +23,8 @@ def test_classes_by_hand():
     assert set(found) == set(NAMES["classes"])
     assert found["accuracy"] == 0.75
     assert found["top5"] == 1.0  # class 4 is the fourth best of row 3
+    ranked = torch.arange(7.0, 0.0, -1.0).expand(7, 7)  # class c is the c-th best but one
+    assert metrics("classes", ranked, torch.arange(7))["top5"] == 5 / 7
     few = metrics("classes", torch.randn(9, 3), torch.arange(9) % 3)
     assert "top5" not in few  # with three classes it would always be 1
 
@@ -45,4 +46,6 @@ def test_numbers_by_hand():
 def test_what_is_undefined_is_none():
     assert metrics("binary", torch.randn(5, 1), torch.ones(5))["auroc"] is None
     assert metrics("number", torch.randn(5, 1), torch.ones(5))["r2"] is None
+    half = torch.stack([torch.arange(5.0), torch.ones(5)], 1)
+    assert metrics("number", torch.randn(5, 2), half)["r2"] is None
     assert metrics("number", torch.randn(0, 1), torch.ones(0)) == {}

@@ -1,6 +1,7 @@
 """Records, ledgers and checkpoints on disk; and the writers for other tools."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,8 +11,9 @@ from hypothesis import strategies as st
 from fedloom import TDCD, Alone, Network, Partition, Run, Task, load_dataset, tree
 from fedloom.errors import DataError, SettingError
 from fedloom.federation.ledger import Entry, Ledger
+from fedloom.records import checkpoint
 from fedloom.records.checkpoint import load_checkpoint, save_checkpoint
-from fedloom.records.record import Record, append_record, read_records, write_records
+from fedloom.records.record import Record, append_record, grew, read_records, write_records
 from fedloom.records.writers import open_writers
 from fedloom.registry import algorithms
 from fedloom.testing import placement, sample_of, task
@@ -25,7 +27,8 @@ def test_records_come_back(tmp_path):
     write_records(path, [alone])
     append_record(path, ONE)
     assert read_records(path) == [alone, ONE]
-    assert "by_silo" not in json.loads(path.read_text().splitlines()[1])
+    told = json.loads(path.read_text().splitlines()[1])
+    assert not {"by_silo", "notes", "privacy"} & set(told)  # which it has none of
 
 
 def test_a_line_cut_short_by_a_crash_is_left_out(tmp_path):
@@ -36,6 +39,21 @@ def test_a_line_cut_short_by_a_crash_is_left_out(tmp_path):
     path.write_text("{}\n" + path.read_text())
     with pytest.raises(DataError, match="damaged"):
         read_records(path)
+
+
+@pytest.mark.parametrize(
+    ("losses", "told"),
+    [
+        ([1.0], False),
+        ([1.0, 0.5], False),
+        ([1.0, 1.1], True),  # ended above its start
+        ([1.0, 11.0, 0.5], True),  # was far above it on the way
+        ([1.0, 9.0, 0.5], False),
+        ([0.0, 5.0, 0.0], False),
+    ],
+)
+def test_a_loss_that_grew(losses, told):
+    assert grew([replace(ONE, train_loss=loss) for loss in losses]) is told
 
 
 costs = st.dictionaries(st.sampled_from("abc"), st.integers(1, 3), max_size=3)
@@ -83,6 +101,17 @@ def test_a_checkpoint_of_another_algorithm_is_refused(tmp_path):
     other = Run(algorithms["central"](batch=9), task(), placement())
     with pytest.raises(DataError, match="another model or algorithm"):
         load_checkpoint(tmp_path / "c").snapshot(other.blank())
+
+
+@pytest.mark.parametrize("form", [checkpoint.FORM - 1, checkpoint.FORM + 1])
+def test_a_checkpoint_of_another_form_is_refused(tmp_path, monkeypatch, form):
+    """Older or newer."""
+    run = Run(TDCD(batch=9), task(), placement()).fit(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "FORM", form)
+        save_checkpoint(tmp_path / "c", run.snapshot(), [], 0)
+    with pytest.raises(DataError, match=f"another version of fedloom .form {form}"):
+        load_checkpoint(tmp_path / "c")
 
 
 def test_records_of_lone_silos_have_each():

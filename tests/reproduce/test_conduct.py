@@ -10,7 +10,7 @@ import pytest
 from fedloom.errors import ExistsError
 from fedloom.files import write_json
 from fedloom.job import Job
-from fedloom.reproduce import results, theory
+from fedloom.reproduce import results
 from fedloom.reproduce.conduct import DIVERGED, Conduct
 from fedloom.reproduce.experiment import Experiment
 from fedloom.reproduce.results import conclude, latest
@@ -129,45 +129,6 @@ def test_the_way_to_a_gpu_needs_no_writer_of_toml_and_no_accountant(tmp_path, mo
     for name in ("tomli_w", "dp_accounting"):
         monkeypatch.setitem(sys.modules, name, None)  # importing it raises
     assert Conduct(MADE, tmp_path, seeds=1, device="cpu").go()
-
-
-def test_the_constants_of_the_theorem(tmp_path):
-    """L by numpy, sigma_j^2 by drawing minibatches, the bound above what was measured."""
-    import numpy as np
-
-    told = {
-        "model": {"name": "linear", "bias": False, "zero": True},
-        "engine": {"precision": "float64"},
-        "algorithm": {"lr": 1.0, "l2": 0.1, "local_steps": 3},
-    }
-    run = {key: {**TOLD["run"].get(key, {}), **told.get(key, {})} for key in {*TOLD["run"], *told}}
-    file = made(run=run).file(made(run=run).settings[-1], 0, None)
-    data = theory.build_data(file)
-    ridge = theory.Ridge(theory.build_run(file, data))
-    m = len(ridge.y)
-    hessian = ridge.x.T @ ridge.x / m + 0.1 * np.eye(ridge.x.shape[1])
-    assert ridge.smoothness == pytest.approx(np.linalg.eigvalsh(hessian)[-1], rel=1e-12)
-    theta = np.ones(ridge.x.shape[1])
-    step = 1e-6 * np.eye(len(theta))
-    slopes = [(ridge.loss(theta + d) - ridge.loss(theta - d)) / 2e-6 for d in step]
-    assert ridge.gradient(theta) == pytest.approx(slopes, abs=1e-6)
-    draw, silo = np.random.default_rng(0), ridge.silos[0]
-    rows = ridge.parts[silo] * (ridge.x @ theta - ridge.y)[:, None]
-    worst = []
-    for own in ridge.owned[silo]:
-        far = []
-        for _ in range(4000):
-            mine = np.intersect1d(draw.choice(m, ridge.batch, replace=False), own)
-            far.append(((rows[mine].mean(0) - rows.mean(0)) ** 2).sum())
-        worst.append(np.mean(far))
-    assert ridge.variances(theta)[0] == pytest.approx(max(worst), rel=0.1)
-
-    theory.measure(file, tmp_path, lambda done, rounds: None)
-    lines = [json.loads(line) for line in (tmp_path / "records.jsonl").read_text().splitlines()]
-    for line in lines:
-        found = line["metrics"]
-        assert found["mean_grad2"] < found["bound"]
-        assert found["eta"] == pytest.approx(1 / (32 * max(found["L"], found["L_max"])))
 
 
 def test_the_device_is_that_of_the_runs(tmp_path):

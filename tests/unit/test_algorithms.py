@@ -5,6 +5,16 @@ import torch
 import torch.nn.functional as F
 
 from fedloom import TDCD, Alone, Central, Run, Task, TDCDPrivateLabels, linear, mlp, partition, tree
+from fedloom.algorithms import (
+    Cosine,
+    DelayBound,
+    FedBCD,
+    InverseSqrt,
+    InverseTime,
+    SplitNN,
+    StepDecay,
+)
+from fedloom.algorithms.stepsize import Constant
 from fedloom.registry import algorithms
 from fedloom.testing import placement, task
 
@@ -47,16 +57,33 @@ def test_private_labels_cost_more_for_the_same_model(minibatch):
         assert private.loss() == pytest.approx(shared.loss(), abs=1e-12)
 
 
-def test_private_labels_need_none_elsewhere_and_never_send_them():
-    full = placement()
-    hidden = partition(
-        dict(full.x),
-        full.labels(),
-        {"ash": [1, 2, 0, 3], "birch": 2, "cedar": 3},
-        labels_at=["birch"],
-    )
-    run = Run(TDCDPrivateLabels(batch=10, labels_at="birch"), task(), hidden).fit(2)
-    assert not {entry.kind for entry in run.ledger} & {"labels", "label"}
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        TDCDPrivateLabels(batch=10, labels_at="birch"),
+        FedBCD(batch=10, labels_at="birch", updates="frozen-gradient"),
+        SplitNN(batch=10, labels_at="birch"),
+    ],
+    ids=lambda algorithm: type(algorithm).__name__,
+)
+def test_private_labels_need_none_elsewhere_and_never_send_them(algorithm):
+    """In no message is there a tensor of whole numbers, or the label of a single row: here no
+    number is another's by chance."""
+    draw = torch.Generator().manual_seed(2)
+    x = {silo: torch.randn(36, 2, generator=draw, dtype=torch.float64) for silo in "ab"}
+    x["birch"], y = x.pop("a"), torch.randn(36, generator=draw, dtype=torch.float64)
+    hidden = partition(x, y, {"b": [1, 2, 0, 3], "birch": 2}, labels_at=["birch"])
+    assert hidden.y["b"] is None
+    learn = Task(dict.fromkeys(hidden.x, linear(2)), "squared")
+    run = Run(algorithm, learn, hidden, engine="reference", precision="float64")
+    sent, send = [], run.fed._transport.send
+    run.fed._transport.send = lambda message: sent.append(message) or send(message)
+    run.fit(2)
+    assert len(sent) > 20
+    labels = set(hidden.labels().tolist())
+    for message in sent:
+        for tensor in tree.tensors(message.payload):
+            assert not labels & set(tensor.flatten().tolist()), message.kind
 
 
 def table(loss):
@@ -82,6 +109,9 @@ def test_lone_silos_and_their_combination(loss, combine):
     for silo in "ab":
         assert torch.allclose(together.predict(at=silo), wanted, atol=1e-12)
     assert {entry.tier for entry in lone.ledger} == {"bottom"}
+    each = [learn.loss.rows(scores, rows.labels().double()).mean() for scores in own]
+    assert lone.loss() == pytest.approx(float(sum(each) / 2), rel=1e-12)
+    assert float(each[0]) != pytest.approx(float(each[1]), rel=1e-3)
     with pytest.raises(ValueError, match="no joint model"):
         lone.model()
 
@@ -146,6 +176,24 @@ def test_thousands_of_phones():
     assert messages["model"] == messages["update"] == 200
     accuracy = (run.predict().argmax(1) == run.placement.labels()).float().mean()
     assert accuracy > 0.9
+
+
+@pytest.mark.parametrize(
+    ("rule", "wanted"),
+    [
+        (Constant(0.3), {0: 0.3, 7: 0.3}),
+        (StepDecay(0.4, 0.5, 3), {0: 0.4, 2: 0.4, 3: 0.2, 5: 0.2, 6: 0.1}),
+        (InverseSqrt(0.6, 4.0), {0: 0.6, 12: 0.3, 32: 0.2}),
+        (Cosine(0.9, 10), {0: 0.9, 5: 0.45, 10: 0.0, 11: 0.0}),
+        (Cosine(0.9, 6, 0.1), {0: 0.9, 2: 0.7, 3: 0.5, 4: 0.3, 6: 0.1, 60: 0.1}),
+        (DelayBound(2.0, 3.0, 100, 0.05), {0: 0.005, 9: 0.005}),
+        (DelayBound(2.0, 3.0, 100, 9.0), {0: 1 / 32, 9: 1 / 32}),
+        (InverseTime(2.0, 5.0, 4.0), {0: 0.4, 5: 0.2, 15: 0.1}),
+    ],
+    ids=str,
+)
+def test_rules_of_step_sizes(rule, wanted):
+    assert {t: rule(t) for t in wanted} == pytest.approx(wanted)
 
 
 def test_step_sizes_reach_the_clients():

@@ -9,6 +9,7 @@ from fedloom import TDCD, Network, Run, Task, linear, partition
 from fedloom.algorithms import VAFL, SplitNNAsync
 from fedloom.errors import SettingError
 from fedloom.federation.clock import Clock
+from fedloom.federation.delays import Delays
 from fedloom.federation.topology import Topology
 from fedloom.rng import Streams
 
@@ -117,6 +118,66 @@ def test_a_call_waits_for_a_sleeper():
     assert notes["recalls"] > 0
     assert notes["delay_max"] <= 2
     assert bound.time > 2 * free.time
+
+
+class TestAVisitByHand:
+    """Of b's hub at time 10, to a master at a's hub, three seconds and four bytes a second away."""
+
+    def clock(self, **more):
+        network = Network(t_comp=2.0, latency={"a-b": 3.0}, bandwidths={"a-b": 4.0}, **more)
+        made = Clock(network, TOPOLOGY, Streams(0), asynchronous=True)
+        made.begin(0)
+        made.work_at("b", 5)
+        return made
+
+    def test_there_and_back(self):
+        mine = self.clock()
+        begun = mine.set_out("b", "a")
+        assert begun == 10
+        mine.arrive("b", "a", [8, 20], begun)  # two messages at once: the longer one counts
+        assert mine.now == 10 + 3 + 20 / 4
+        mine.answer("a", 1)
+        assert mine.now == 18 + 2
+        mine.come_back("b", "a", 4)
+        assert mine.times.hubs == {"a": 0, "b": 20 + 3 + 4 / 4}
+        assert mine.now == 20
+
+    def test_the_masters_own_silo_has_no_way(self):
+        mine = self.clock()
+        mine.arrive("a", "a", [1000], mine.set_out("a", "a"))
+        mine.answer("a", 3)
+        mine.come_back("a", "a", 1000)
+        assert mine.now == mine.times.hubs["a"] == 3 * 2
+
+    def test_a_call(self):
+        mine = self.clock()
+        mine.answer("a", 6)
+        mine.fetch("b", "a")
+        assert mine.times.hubs["b"] == 12 + 3
+        mine.fetched("b", "a", [12, 4])
+        assert mine.now == 15 + 3 + 12 / 4
+        mine.fetch("b", "a")
+        mine.fetched("b", "a", [])
+        assert (mine.times.hubs["b"], mine.now) == (21 + 3, 24)
+
+    def test_who_is_expected_first(self):
+        """a is at the master's; b has 10 s and its way before it, unless a is down."""
+        assert self.clock().visitors("a", 2) == ("a", "b")
+        assert self.clock(pause={"a": 20.0}).visitors("a", 1) == ("b",)
+        down = self.clock(crash={"a": (0, 1)}, outage=0.001)
+        assert down.visitors("a", 2) == ("b", "a")
+        down.end()
+        down.begin(1)
+        assert down.visitors("a", 2) == ("a", "b")
+
+
+def test_activation_is_a_poisson_process():
+    """Waits of an exponential distribution: as far apart as they are long."""
+    delays = Delays(Network(rate=0.5), ("a",), Streams(0))
+    waits = torch.tensor([delays.sets_out("a", 7.0, visit) - 7.0 for visit in range(4000)])
+    assert waits.min() >= 0
+    assert float(waits.mean()) == pytest.approx(2.0, rel=0.05)
+    assert float(waits.std()) == pytest.approx(2.0, rel=0.05)
 
 
 def test_delays_are_forgotten_with_their_round():

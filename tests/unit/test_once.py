@@ -1,5 +1,7 @@
 """What a round and a look compute, they compute once: what is the same is not done again."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,7 @@ from fedloom.engines import chunks, lots, rows
 from fedloom.engines.clientaxis import Same
 from fedloom.errors import NotFiniteError, PlacementError
 from fedloom.federation.placed import AtHubs, OnDemand
+from fedloom.federation.schedule import Moment, Scripted
 from fedloom.rng import _is_first
 
 
@@ -71,8 +74,11 @@ def test_a_look_holds_no_rows_of_its_own_and_predicts_at_one_hub(monkeypatch):
     (seen,) = run._viewer._seen.values()
     assert seen.fed.held is run.fed.held
     assert len(scores) == 1
-    other = small().placement
+    other, own = small().placement, run.placement
     assert not run.fed.held.holds(other)
+    assert run.fed.held.holds(replace(own, owner=other.owner))
+    assert not run.fed.held.holds(replace(own, y={**own.y, "b": other.y["b"]}))
+    assert not run.fed.held.holds(replace(own, y={**own.y, "b": None}))
 
 
 def test_work_on_demand_is_done_where_it_is_asked_for():
@@ -100,6 +106,18 @@ def test_what_is_not_finite_is_still_found():
     bad = tree.map_tensors(lambda a: a * torch.inf, theta.get("b", "test"))
     run.state = run.state._replace(theta=AtHubs({**theta.held(), "b": bad}, theta.places))
     with pytest.raises(NotFiniteError, match="embedding from client b"):
+        run.fit(3)
+
+
+@pytest.mark.parametrize("engine", ["stacked", "reference"])
+def test_what_is_not_finite_is_found_though_nobody_sends_it(engine):
+    """Of a silo whose clients are all away: its hub's own model stays as it was."""
+    away = Scripted({Moment(2): {"b": ["0", "1", "2", "3"]}})
+    run = small(engine=engine, schedule=away).fit(2)
+    theta = run.state.theta
+    bad = tree.map_tensors(lambda a: a * torch.inf, theta.get("b", "test"))
+    run.state = run.state._replace(theta=AtHubs({**theta.held(), "b": bad}, theta.places))
+    with pytest.raises(NotFiniteError, match="round 2: NaN or infinity in theta at hub b"):
         run.fit(3)
 
 

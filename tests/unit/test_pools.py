@@ -9,10 +9,11 @@ import torch
 from fedloom import TDCD, Run, Task, mlp, partition, tree
 from fedloom.algorithms import local
 from fedloom.algorithms.releasing import SHIELDED
-from fedloom.algorithms.tdcd import MODEL
+from fedloom.algorithms.tdcd import EMBEDDING, HUB_EMBEDDING, MODEL, REST, UPDATE
 from fedloom.engines import chunks, pools
 from fedloom.engines.pools import rows_of, rows_of_mean
-from fedloom.federation.schedule import Drawn
+from fedloom.federation.local import in_shares
+from fedloom.federation.schedule import Drawn, Moment, Scripted
 from fedloom.registry import algorithms
 from fedloom.testing import sample_of
 
@@ -88,13 +89,27 @@ def test_in_pieces(pooled):
     assert max(size for _, size, _ in pooled) <= 5
 
 
+EMBEDDINGS = {
+    "fedbcd",
+    "splitnn",
+    "splitnn-async",
+    "splitnn-u",
+    "tdcd",
+    "tdcd-private-labels",
+    "vafl",
+}
+MEANS = {"alone", "fedavg", "fedbcd", "splitnn-async", "tdcd", "vafl"}
+
+
 @pytest.mark.parametrize("name", sorted(algorithms))
-def test_every_algorithm_with_one_step(name):
+def test_every_algorithm_with_one_step(pooled, name):
     """Also those that have no step that can be pooled."""
     for example in algorithms[name].examples():
         steps = {field.name: 1 for field in fields(example) if field.name == "local_steps"}
         rule = replace(example, **steps)
         assert apart(*both(rule, *sample_of(rule)), 3) < 1e-10
+    means = {mean for _, _, mean in pooled}
+    assert (False in means, True in means) == (name in EMBEDDINGS, name in MEANS)
 
 
 def test_where_it_does_not_hold_it_is_not_done(pooled):
@@ -130,6 +145,55 @@ def test_work_must_say_that_it_may_be_pooled():
     other, _ = fed.minibatch(torch.arange(17))
     both_k = fed.at_clients(local.embed, part, theta_k, batch_k, other)
     assert rows_of(both_k) is None
+
+
+def test_a_mean_of_those_who_have_none_of_the_rows(pooled):
+    """Who has them is away. The others are there, and take no step: their mean is what they got."""
+    data, rule, found = federation(), TDCD(local_steps=1, lr=0.3, batch=5), []
+    (own, *_), (first, *_) = data.held("s0").values(), data.held("s1").values()
+    gone = Scripted({Moment(0): {"s0": ["0"], "s1": ["0"]}})
+    ids = torch.tensor([row for row in own.tolist() if row in first.tolist()])
+    assert len(ids)
+    for run in both(rule, task(), data, schedule=gone):
+        fed, theta = run.fed, rule.start(run.fed).theta
+        fed.begin(0)
+        batch_k, _ = fed.minibatch(ids, 1)
+        rest_k = fed.at_clients(local.nothing_from_others, fed.part, batch_k)
+        lr = fed.known(torch.tensor([0.3], dtype=fed.dtype))
+        given = fed.part, fed.to_clients(MODEL, theta), rest_k, batch_k, lr
+        trained_k = fed.at_clients(rule.local_sgd, *given, steps=1)
+        nothing = fed.place_hubs(tree.map_tensors(torch.zeros_like, theta.held()))
+        mean = fed.read(fed.mean(UPDATE, trained_k, otherwise=nothing))
+        assert tree.largest_difference(mean, fed.read(theta)) < 1e-12
+        found.append(mean)
+    assert tree.largest_difference(*found) < 1e-12
+    assert {mean for _, _, mean in pooled} == {True}
+
+
+@in_shares
+def by_both(part, theta, rest, batch):
+    """A step by the rows that count, and by all that the client has."""
+    counting = local.mean_over(rest.mask, batch.y.double())
+    more = 10 * local.mean_over(batch.mask, batch.y.double())
+    return tree.map_tensors(lambda a: a + counting + more, theta)
+
+
+def test_rows_that_count_and_rows_that_are_there(pooled):
+    """A client of the other silo is away: its rows do not count, but they are there."""
+    rule, found = TDCD(local_steps=1, lr=0.3, batch=17), []
+    gone = Scripted({Moment(0): {"s1": ["1", "4"]}})
+    for run in both(rule, task(), federation(), schedule=gone):
+        fed, theta = run.fed, rule.start(run.fed).theta
+        fed.begin(0)
+        batch_k, rows = fed.minibatch(torch.arange(30), 1)
+        theta_k = fed.to_clients(MODEL, theta)
+        phi = fed.gather(EMBEDDING, fed.at_clients(local.embed, fed.part, theta_k, batch_k), rows)
+        rest = fed.at_hubs(local.sum_of_others, fed.part, fed.exchange(HUB_EMBEDDING, phi))
+        rest_k = fed.scatter(REST, rest, rows)
+        new_k = fed.at_clients(by_both, fed.part, theta_k, rest_k, batch_k, steps=1)
+        found.append(fed.read(fed.mean(UPDATE, new_k, otherwise=theta)))
+    assert tree.largest_difference(*found) < 1e-12
+    assert True in {mean for _, _, mean in pooled}
 
 
 # Clients without rows

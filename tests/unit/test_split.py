@@ -3,13 +3,26 @@
 import pytest
 import torch
 
-from fedloom import Network, Placement, Run, Shard, Task, linear, load_model, partition, tree
+from fedloom import (
+    Central,
+    Network,
+    Placement,
+    Run,
+    Shard,
+    Task,
+    TDCDPrivateLabels,
+    linear,
+    load_model,
+    partition,
+    tree,
+)
 from fedloom.algorithms import FedAvg, FedBCD, FedProx, SplitNN, SplitNNU
 from fedloom.build import build_data, build_run
 from fedloom.config.runfile import RunFile
 from fedloom.errors import DataError, ModelError, PlacementError, ProtocolError, SettingError
 from fedloom.federation.messages import Kind
 from fedloom.federation.placed import Rows
+from fedloom.federation.schedule import Moment, Scripted
 from fedloom.federation.topology import SERVER
 from fedloom.records.checkpoint import load_checkpoint, save_checkpoint
 from fedloom.testing import placement, sample_of, task
@@ -183,6 +196,32 @@ def test_without_a_top_the_gradient_is_the_label(algorithm, monkeypatch):
     for rows in seen.values():
         assert torch.equal(rows.value.argmin(1), run.placement.labels()[torch.from_numpy(ids)])
         assert ((rows.value < 0).sum(1) == 1).all()
+
+
+@pytest.mark.parametrize("engine", ["stacked", "reference"])
+@pytest.mark.parametrize(
+    ("algorithm", "kind"),
+    [
+        (SplitNN(local_steps=2, lr=0.3, batch=20), "cut-derivative"),
+        (SplitNNU(local_steps=2, lr=0.3, batch=20), "middle-derivative"),
+        (FedBCD(local_steps=2, lr=0.3, batch=20, updates="frozen-gradient"), "cut-derivative"),
+        (TDCDPrivateLabels(local_steps=1, lr=0.3, batch=20), "derivative"),
+        (Central(local_steps=2, lr=0.3, batch=20), "labels"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_rows_without_a_derivative_count_nowhere(algorithm, kind, engine):
+    """A label client that is gone when it comes to derivatives, or to labels, is as one that never
+    came."""
+    found = []
+    for moment in (Moment(0), Moment(0, kind)):
+        gone = Scripted({moment: {"ash": ["1"]}})
+        made = {"engine": engine, "schedule": gone, "precision": "float64", "seed": 3}
+        head = algorithm.takes_head and not algorithm.needs_server
+        run = Run(algorithm, *sample_of(algorithm, head=head), **made).fit(1)
+        assert run.record.dropped == {moment: {"ash": ("1",)}}
+        found.append({name: run.fed.read(v) for name, v in run.state._asdict().items()})
+    assert tree.largest_difference(*found) < 1e-12
 
 
 def test_a_model_with_a_middle_is_saved_and_loaded(tmp_path):

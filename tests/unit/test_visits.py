@@ -216,6 +216,15 @@ class TestBills:
         for round in range(5):
             assert mine.ledger.of_round(round) == algorithm.bill(mine.facts(round=round))
 
+    def test_exact_for_calls_on_several_minibatches(self):
+        """In the third turn one visitor is at its third minibatch, the other at its second; cedar
+        is called for both."""
+        algorithm = VAFL(lr=0.3, batch=5, group=2, max_delay=1, visits=6)
+        order = [Turn(("ash", "birch")), Turn(("ash", "cedar")), Turn(("ash", "birch"))]
+        mine = run(algorithm, head=True, schedule=Recorded({}, 1, {0: order})).fit(1)
+        assert "cedar" in mine.record.visits[0][2].again
+        assert mine.ledger.of_round(0) == algorithm.bill(mine.facts(round=0))
+
     def test_without_a_record_everyone_comes_in_turn(self):
         mine = run(VAFL(batch=9))
         order = [Turn((silo,)) for silo in ("ash", "birch", "cedar")]

@@ -18,14 +18,14 @@ Readings of the thesis:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from ..data.placement import Placement
 from ..errors import SettingError
 from ..models.task import Task
 from ..registry import algorithms
 from .base import Twin
-from .stepsize import step_size
+from .stepsize import InverseTime, step_size
 from .vafl import VAFL
 from .visiting import Visiting
 
@@ -55,13 +55,12 @@ class SplitNNAsync(Visiting):
 
     @classmethod
     def twins(cls) -> list[Twin]:
+        same: dict[str, Any] = {"lr": 0.2, "batch": 9, "local_steps": 3}
+        rule: dict[str, Any] = {**same, "lr": InverseTime(1.0, 9.0)}
+        slower = VAFL(**same, master_lr=0.2 / 3)
+        falling = VAFL(**rule, master_lr=InverseTime(3 * 3.0, 9.0 / 3))  # of turns: Q steps each
+        about = "VAFL with Q steps and a slower master"
         return [
-            Twin(
-                "VAFL with Q steps and a slower master",
-                cls(lr=0.2, batch=9, local_steps=3),
-                VAFL(lr=0.2, batch=9, local_steps=3, master_lr=0.2 / 3),
-                3,
-                None,
-                head=True,
-            )
+            Twin(about, cls(**same), slower, 3, None, head=True),
+            Twin(f"{about}, both slowing down", cls(**rule), falling, 3, None, head=True),
         ]

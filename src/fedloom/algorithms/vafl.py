@@ -26,7 +26,7 @@ Readings of the paper:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from ..data.placement import Placement
 from ..errors import SettingError
@@ -89,7 +89,12 @@ class VAFL(Visiting):
     @classmethod
     def twins(cls) -> list[Twin]:
         from .central import Central
+        from .fedbcd import FedBCD
+        from .splitnn import SplitNN
 
+        falling: dict[str, Any] = {"lr": InverseTime(1.0, 8.0), "batch": 9, "local_steps": 2}
+        frozen = FedBCD(**falling, updates="frozen-gradient")
+        split = SplitNN(**falling)
         sync = cls(lr=0.2, batch=9, l2=0.1, group=3, weighting="rows")
         once = Central(lr=0.2, batch=9, l2=0.1)
         fresh = cls(lr=0.2, batch=9, group=3, weighting="rows", visits=6, prime=False)
@@ -99,4 +104,6 @@ class VAFL(Visiting):
             Twin("t = M: SGD", sync, once, 3, None, complete=True),
             Twin("two turns of t = M", fresh, twice, 3, None, complete=True),
             Twin("with a head", headed, Central(lr=0.2, batch=9), 3, 1, head=True, complete=True),
+            Twin("t = M, Q steps", cls(**falling, group=3), frozen, 3, None, complete=True),
+            Twin("and a head", cls(**falling, group=3), split, 3, 1, head=True, complete=True),
         ]

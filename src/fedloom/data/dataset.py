@@ -71,7 +71,7 @@ class Dataset:
     def rows(self, pick: npt.NDArray[Any]) -> Dataset:
         """Some of the rows, in the order given."""
         pick = np.flatnonzero(pick) if pick.dtype == bool else pick
-        at = torch.from_numpy(np.asarray(pick, dtype=np.int64))
+        at = torch.from_numpy(np.ascontiguousarray(pick, dtype=np.int64))
         return replace(
             self,
             ids=self.ids[pick],
