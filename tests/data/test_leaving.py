@@ -79,9 +79,7 @@ def test_so_does_the_command(tmp_path):
     (tmp_path / "north.csv").write_text("person,income,late\n" + rows)
     command = [sys.executable, "-m", "fedloom", "check", str(tmp_path / "run.toml")]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    both = [
-        subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) for _ in range(2)
-    ]
+    both = [subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     for one in both:
         _, err = one.communicate(timeout=240)
         assert one.returncode == 3, err

@@ -3,14 +3,18 @@
 import json
 import random
 import re
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 from safetensors.torch import load_file
 
+from fedloom.build import build_data
 from fedloom.config.runfile import RunFile
 from fedloom.errors import AbortedError, DataError, ExistsError, SettingError
-from fedloom.parties.align import FORMS, Aligning
+from fedloom.parties.align import Aligning
+from fedloom.parties.align_messages import FORMS, KINDS
 from fedloom.parties.log import Log
 from fedloom.parties.partyfile import PartyFile
 from fedloom.parties.rehearsal import Rehearsal
@@ -94,13 +98,23 @@ def prepared(tmp_path):
     return made, file, run
 
 
-def aligned(made, file, parties):
+@pytest.fixture
+def passed(monkeypatch):
+    """The messages that parties of this process have sent."""
+    sent, send = [], GrpcTransport.send
+    monkeypatch.setattr(
+        GrpcTransport, "send", lambda self, message: (sent.append(message), send(self, message))
+    )
+    return sent
+
+
+def aligned(made, file, parties, say=lambda party, line: None):
     """Every party in a thread of its own: {party: agreement or error}."""
 
     def go(party):
         own = PartyFile.read(made.of(party) / "party.toml")
         try:
-            log = Log(made.of(party) / "out", party, lambda line: None)
+            log = Log(made.of(party) / "out", party, partial(say, party))
             return Aligning(file, own, log).go()
         except (DataError, SettingError, AbortedError, ExistsError) as problem:
             return problem
@@ -129,19 +143,75 @@ def test_aligned_apart_is_aligned_together(prepared):
     assert isinstance(aligned(made, file, ["bank"])["bank"], ExistsError)
 
 
-def test_neither_ids_nor_the_key_leave_a_client(prepared, monkeypatch):
+def test_neither_ids_nor_the_key_leave_a_client(prepared, passed):
     made, file, run = prepared
-    sent, send = [], GrpcTransport.send
-    monkeypatch.setattr(
-        GrpcTransport, "send", lambda self, message: (sent.append(message), send(self, message))
-    )
     aligned(made, file, run.placement.topology.parties)
-    assert {message.kind for message in sent} == set(FORMS)
-    for message in sent:
+    assert {message.kind for message in passed} == set(FORMS)
+    for message in passed:
         for tensor in message.payload.values():
             told = tensor.numpy().tobytes()
             assert SALT.encode() not in told
             assert b"p101" not in told
+
+
+def above(made):
+    """What somebody sees who reads all tables."""
+    return build_data(RunFile.read(made.folder / "run.toml", ["data.min_match=0"])).overlap
+
+
+def test_how_well_ids_match_is_said(prepared, passed):
+    """A shop that writes its ids otherwise: the same counts as from above, but for clients of other
+    silos; a client hears of its own rows only."""
+    made, file, run = prepared
+    store = made.folder.parent / "shop-store.csv"
+    store.write_text(store.read_text().replace("\np", "\nP0"))
+    said = defaultdict(list)
+    parties = run.placement.topology.parties
+    ended = aligned(made, file, parties, lambda party, line: said[str(party)].append(line))
+    assert not [one for one in ended.values() if isinstance(one, Exception)], ended
+    seen = above(made)
+    matched, rows = run.data.overlap.clients["shop"]["store"]  # before
+    assert 20 < matched < rows
+    assert seen.more == {"all of blanks, case, leading zeros, '.0' and signs were ignored": matched}
+    for silo in ("bank", "insurer", "shop"):
+        for line in seen.lines():
+            whose = line.split()[1]
+            short = line if whose == silo else line.split(": ")[0] + ": " + line.split(": ")[1]
+            assert short in said[silo]
+        assert f"note: {seen.advice}" in said[silo]
+        audit = (made.of(silo) / "out" / "audit.jsonl").read_text().splitlines()
+        noted = [one for one in map(json.loads, audit) if one["event"] == "matched"]
+        assert noted[0]["more"] == seen.more
+    assert "note: without training rows: client shop/store" in said["shop"]
+    assert said["shop/store"] == [f"matched: 0 of {rows} of our rows (0 %)"]
+    variants = [message for message in passed if message.kind == "variants"]
+    assert len(variants) == 5
+    hashes = {
+        bytes(row) for one in passed if one.kind == "hashes" for row in one.payload["ids"].numpy()
+    }
+    for message in variants:
+        for found in message.payload.values():
+            each = [bytes(row) for row in found.numpy()]
+            assert each == sorted(set(each))  # in no order that could tell whose they are
+            assert not {row[:8] for row in hashes} & {*each}
+
+
+def test_too_poor_a_match_ends_it_before_sums_are_told(prepared, passed):
+    made, file, run = prepared
+    web = made.folder.parent / "shop-web.csv"
+    web.write_text(re.sub(r"\np(\d*[0-6],)", r"\nP\1", web.read_text()))
+    ended = aligned(made, file, run.placement.topology.parties)
+    told = [str(problem) for problem in ended.values()]
+    assert all(isinstance(problem, Exception) for problem in ended.values()), ended
+    seen = above(made)
+    common, rows = seen.silos[seen.smallest]
+    for why in told:
+        assert f"only {100 * common // rows} % of the ids of silo {seen.smallest}" in why
+        assert f"{seen.advice}. If so few are meant to match" in why
+        assert "client shop" not in why.partition(":")[2]
+    lost = run.data.overlap.silos["shop"][0] - common
+    assert seen.advice.startswith(f"{lost} more ids would match if case were ignored")
+    assert {message.kind for message in passed} == {*KINDS[: KINDS.index("kinds")]}
 
 
 @pytest.mark.parametrize(

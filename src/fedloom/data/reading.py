@@ -23,21 +23,24 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import DataError
-from .columns import Cells, arrow_cells, arrow_ids
+from .columns import Cells, arrow_cells, arrow_ids, reading_column
+from .idforms import together
 
 UNNAMED = ("", "__index_level_0__")  # how pandas saves an index without a name
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """What one client's file holds. `names` are all its columns but the id, in their order."""
+    """What one client's file holds. `names` are all its columns but the id, in their order; `plain`
+    the ids before hashing, which are compared where `ids` do not match, and go no further."""
 
     where: str  # "client bank/north"
     path: Path
     checksum: str
-    ids: npt.NDArray[np.str_]
+    ids: npt.NDArray[np.str_] = field(repr=False)
     names: tuple[str, ...]
-    columns: dict[str, Cells]  # those that were asked for
+    columns: dict[str, Cells]  # those that were asked for; their cells are not shown
+    plain: npt.NDArray[np.str_] = field(repr=False)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -70,20 +73,21 @@ def read_sheet(path: Path, where: str, wanted: Wanted) -> Sheet:
             table, comma = _csv(content, path, where, wanted)
         names = [name for name in table.column_names if name != wanted.id]
         _check_names(table.column_names, path, where, wanted)
-        ids = arrow_ids(table[wanted.id], f"{where}: {path.name}, id column {wanted.id!r}")
-        columns = {
-            name: arrow_cells(
-                table[name], name in wanted.text, comma, f"{where}: {path.name}, column {name!r}"
-            )
-            for name in names
-            if wanted.takes(name)
-        }
+        told = f"{where}: {path.name}, id column {wanted.id!r}"
+        with reading_column(told):
+            ids = arrow_ids(table[wanted.id], told)
+        columns = {}
+        for name in filter(wanted.takes, names):
+            told = f"{where}: {path.name}, column {name!r}"
+            with reading_column(told):
+                columns[name] = arrow_cells(table[name], name in wanted.text, comma, told)
     except UnicodeDecodeError:
         raise DataError(_not_utf8(path, where)) from None
+    plain = known = np.array(ids, dtype=str)
     if wanted.salt is not None:
-        ids = hashed(ids, wanted.salt)
+        known = np.array(hashed(ids, wanted.salt), dtype=str)
     checksum = hashlib.sha256(content).hexdigest()
-    return Sheet(where, path, checksum, np.array(ids, dtype=str), tuple(names), columns)
+    return Sheet(where, path, checksum, known, tuple(names), columns, plain)
 
 
 def hashed(ids: list[str], salt: str) -> list[str]:
@@ -200,12 +204,16 @@ def _refuse_ragged(text: str, delimiter: str, where: str) -> None:
 
 
 def _check_names(names: list[str], path: Path, where: str, wanted: Wanted) -> None:
-    """The id column is there and no name twice. Unlike elsewhere, other names are not listed:
+    """The id column is there and no name twice. Unlike elsewhere, other names are not shown:
     in a file without a header they would be somebody's row."""
     if wanted.id not in names:
-        same = {name.lower(): name for name in names}.get(wanted.id.lower())
-        close = [same] if same else difflib.get_close_matches(wanted.id, names, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else "say which it is; is there a header?"
+        same = {together(name): name for name in names}.get(together(wanted.id))
+        close = difflib.get_close_matches(wanted.id, names, n=1)
+        hint = "say which it is; is there a header?"
+        if same:
+            hint = f"did you mean {same!r}?"
+        elif close:
+            hint = f"is column {names.index(close[0]) + 1} meant? It is nearly called so"
         raise DataError(f"{where}: {path} has no id column {wanted.id!r}; {hint}")
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
