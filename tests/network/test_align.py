@@ -221,6 +221,10 @@ def test_too_poor_a_match_ends_it_before_sums_are_told(prepared, passed):
         (lambda text: text + "p4,1\np5,1\n", ["web", "store"], "have rows of the same ids|once"),
         (lambda text: text.replace("visits", "hits"), ["web"], "different columns"),
         (lambda text: text.replace("\np", "\nq"), ["web", "store"], "no id is in every silo"),
+        (lambda text: text + "p777,Ulm\n", ["web"], "cells that are not numbers"),
+        (lambda text: text + "p777,Ulm,Bonn\n", ["web"], "do not fit its header"),
+        (lambda text: text.replace("\np", "\n,Ulm", 1), ["store"], "do not fit its header"),
+        (lambda text: text[text.index("\n") + 1 :], ["store"], "is there a header"),
     ],
 )
 def test_what_does_not_fit_ends_it_for_everyone(prepared, change, files, why):
@@ -231,6 +235,10 @@ def test_what_does_not_fit_ends_it_for_everyone(prepared, change, files, why):
     assert all(isinstance(problem, Exception) for problem in ended.values()), ended
     assert any(re.search(why, str(problem)) for problem in ended.values()), ended
     assert not (made.of("bank") / "own.json").exists()
+    logs = [path.read_text() for path in made.folder.glob("parties/*/out/*.jsonl")]
+    assert len(logs) == 2 * len(ended)
+    told = "\n".join([*logs, *map(str, ended.values())])
+    assert not re.findall(r"\b[pq]\d+\b|Ulm|Bonn", told)  # nobody's id, nobody's cell
 
 
 @pytest.mark.parametrize(
