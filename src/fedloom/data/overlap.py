@@ -86,6 +86,10 @@ class Overlap:
             f"{advice} If so few are meant to match, lower min_match"
         )
 
+    def by_silo(self) -> Overlap:
+        """Without the clients."""
+        return Overlap({silo: {"all": counts} for silo, counts in self.silos.items()}, self.more)
+
     def to_json(self) -> dict[str, Any]:
         held = {silo: {c: list(n) for c, n in held.items()} for silo, held in self.clients.items()}
         return {"share": self.share, "clients": held, "more": dict(self.more)}

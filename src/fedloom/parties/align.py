@@ -32,7 +32,7 @@ from torch import Tensor
 from ..config.fingerprint import fingerprint
 from ..config.runfile import RunFile
 from ..data.labels import Target
-from ..data.overlap import Overlap, counted
+from ..data.overlap import counted
 from ..data.placement import View
 from ..data.prepare import Preparation
 from ..errors import (
@@ -48,7 +48,7 @@ from ..federation.topology import SERVER, Client, Party, Topology, known_to, tit
 from ..files import write_text
 from ..transports.grpc import GrpcTransport
 from .agreement import Agreement
-from .align_messages import MOVES, packed, permits, unpacked
+from .align_messages import MOVES, Refused, go_ahead, packed, permits, unpacked
 from .basis import Basis
 from .connect import Connections
 from .log import Log
@@ -63,7 +63,7 @@ from .tables import (
     rows_of,
     target_of,
 )
-from .variants import more_of, of_silo
+from .variants import more_of, of_silo, overlap_at
 
 
 @dataclass
@@ -94,7 +94,7 @@ class Aligning:
         try:
             made = self._go()
         except FedLoomError as problem:
-            if not isinstance(problem, AbortedError):
+            if not isinstance(problem, AbortedError | Refused):
                 self._transport.abort(f"{title(self.me)}: {problem}")
             self.log.note("failed", why=str(problem))
             raise
@@ -125,7 +125,7 @@ class Aligning:
         self.log.note("matched", rows=matched[1], matched=matched[0])
         self.log.say(f"matched: {counted(matched, ' of our rows')}")
         self._send("variants", me.silo, **table.variants(common))
-        kinds = unpacked(self._hear("kinds", me.silo)["told"])
+        kinds = go_ahead(unpacked(self._hear("kinds", me.silo)["told"]))["kinds"]
         told = {
             "columns": table.summary(kinds, numbers),
             "labels": table.labels(common, settings.goal),
@@ -150,9 +150,9 @@ class Aligning:
         size, mine = rows_of(held, [*theirs.values()], self.settings.test)
         for client, (numbers, common) in mine.items():
             self._send("numbers", client, numbers=numbers, common=common)
-        self._judge(me, mine, {other: len(ids) for other, ids in theirs.items()}, size)
+        self._judge(mine, {other: len(ids) for other, ids in theirs.items()}, size)
         for client in clients:
-            self._send("kinds", client, told=packed(kinds))
+            self._send("kinds", client, told=packed({"kinds": kinds}))
         sums = {client: unpacked(self._hear("summary", client)["told"]) for client in clients}
         columns = [sums[client]["columns"] for client in clients]
         preparation = fitted(me, columns, self.settings.rare)
@@ -174,7 +174,6 @@ class Aligning:
 
     def _judge(
         self,
-        me: str,
         mine: Mapping[Client, tuple[Tensor, Tensor]],
         others: Mapping[str, int],
         train: int,
@@ -184,30 +183,27 @@ class Aligning:
         for other in others:
             self._send("silo-variants", other, **own)
         more = more_of([own, *(self._hear("silo-variants", other) for other in others)])
-        matched = {c.name: (int(flags.sum()), len(flags)) for c, (_, flags) in mine.items()}
-        common = sum(count for count, _ in matched.values())
-        silos = {
-            silo: matched if silo == me else {"all": (common, others[silo])}
-            for silo in self.topology.silos
-        }
-        seen = Overlap(silos, more)
+        seen = overlap_at(self.topology.silos, mine, others, more)
         self.log.note("matched", **seen.to_json())
         for line in seen.lines():
             self.log.say(line)
         idle = [title(client) for client, (numbers, _) in mine.items() if not (numbers >= 0).any()]
         if idle:
             self.log.say(f"note: without training rows: {', '.join(idle)}")
-        # what all parties are told if this ends it is of silos, not of clients
-        refuse_poor(
-            Overlap({silo: {"all": n} for silo, n in seen.silos.items()}, more),
-            train,
-            self.settings.min_match,
-        )
+        try:
+            refuse_poor(seen.by_silo(), train, self.settings.min_match)
+        except DataError as problem:
+            for client in mine:
+                self._send("kinds", client, told=packed({"refused": str(problem)}))
+            if self.topology.server:
+                self._send("basis", SERVER, told=packed({"refused": str(problem)}))
+            raise Refused(str(problem)) from None
         if seen.advice:
             self.log.say(f"note: {seen.advice}")
 
     def _as_server(self) -> Agreement:
-        heard = [unpacked(self._hear("basis", silo)["told"]) for silo in self.topology.silos]
+        silos = self.topology.silos
+        heard = [go_ahead(unpacked(self._hear("basis", silo)["told"])) for silo in silos]
         if any(one != heard[0] for one in heard):
             raise DataError("hubs have agreed on different things")
         return self._write(Basis.from_json(heard[0]["basis"]), {}, {}, {}, None)

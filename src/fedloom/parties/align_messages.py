@@ -32,6 +32,10 @@ FORMS: dict[str, dict[str, Tensor]] = {
 }
 
 
+class Refused(DataError):
+    """Found by every hub by itself, and told to its clients: nobody need be stopped."""
+
+
 def permits(topology: Topology) -> Permits:
     """What may pass: the messages of this file, and nothing else."""
     forms = {
@@ -67,3 +71,10 @@ def unpacked(value: Tensor) -> Any:
         return json.loads(bytes(value.numpy()).decode())
     except ValueError as problem:
         raise DataError(f"what was told cannot be read ({reason(problem)})") from None
+
+
+def go_ahead(told: dict[str, Any]) -> dict[str, Any]:
+    """What a hub has told, unless it is that this ends here."""
+    if "refused" in told:
+        raise Refused(str(told["refused"]))
+    return told

@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 
 from ..data.idforms import FORMS, forms_of, gains, in_all, once
+from ..data.overlap import Overlap
+from ..federation.topology import Client
 
 SHORT = 8  # bytes: chance matches among a million rows are one in many millions
 Variants = Mapping[str, Tensor]  # {name of a form: [forms, SHORT]}
@@ -45,6 +47,21 @@ def of_silo(clients: Sequence[Variants]) -> dict[str, Tensor]:
 def more_of(silos: Sequence[Variants]) -> dict[str, int]:
     """{condition: how many more ids would match}."""
     return gains({form.name: in_all([_each(held[form.name])] for held in silos) for form in FORMS})
+
+
+def overlap_at(
+    silos: Sequence[str],
+    mine: Mapping[Client, tuple[Tensor, Tensor]],
+    others: Mapping[str, int],
+    more: Mapping[str, int],
+) -> Overlap:
+    """What a hub sees: which rows of its clients are common, and how many the other silos have."""
+    own = {client.name: (int(flags.sum()), len(flags)) for client, (_, flags) in mine.items()}
+    common = sum(count for count, _ in own.values())
+    return Overlap(
+        {j: {"all": (common, others[j])} if j in others else own for j in silos},
+        more,
+    )
 
 
 def _each(hashes: Tensor) -> list[bytes]:
