@@ -93,6 +93,14 @@ class InterruptedRun(FedLoomError):
     """The user stopped the run."""
 
 
+def reason(problem: BaseException) -> str:
+    """Why something failed, without the exception's own words: parsers quote what they stumble
+    over, and that is somebody's."""
+    if isinstance(problem, OSError) and problem.strerror:
+        return problem.strerror
+    return type(problem).__name__
+
+
 def nearest(word: str, known: Iterable[Any]) -> str:
     """'; did you mean ...?' or the list of what is known: the tail of an error message."""
     known = sorted(map(str, known))

@@ -40,6 +40,9 @@ CHECKPOINT = "checkpoint.safetensors"
 class Watcher:
     """Told how a job goes on; what a terminal or a notebook shows is derived from it."""
 
+    def data(self, data: Federated) -> None:
+        """The rows are there; nothing has been trained yet."""
+
     def part(self, name: str, rounds: int, done: int, metric: str | None) -> None:
         """A part begins, perhaps not from its start; `metric` is the one to look at."""
 
@@ -100,6 +103,7 @@ class Job:
         with locked(self.folder), self._interruptible():
             manifest = self._begin(data, parts)
             self._meet()
+            self.watcher.data(data)
             try:
                 for number, (name, run) in enumerate(parts.items()):
                     self._train(name, run, number == 0)

@@ -21,6 +21,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from .data.dataset import Goal
+from .data.overlap import LEAST
 from .data.placement import Placement
 from .data.prepare import Preparation
 from .data.tables import Files, IdKind, read_rows
@@ -90,14 +91,18 @@ class Model:
         at: str | None = None,
         ids: IdKind = "plain",
         salt: str | None = None,
+        min_match: float = LEAST,
         notes: list[str] | None = None,
     ) -> tuple[Any, Tensor]:
         """New tables, {silo: {client: path}} or {silo: path}: the ids that all silos have, and
         their scores. Without `id` its column is called as in training. What is dropped (rows that
-        are not in every silo) is told to `notes`."""
+        are not in every silo) is told to `notes`; a share of the smallest silo's rows below
+        `min_match` is refused."""
         if self.preparation is None:
             raise DataError("this model was not trained on tables: it takes {silo: features}")
-        rows = read_rows(files, self.preparation, id=id, ids=ids, salt=salt, notes=notes)
+        rows = read_rows(
+            files, self.preparation, id=id, ids=ids, salt=salt, min_match=min_match, notes=notes
+        )
         return rows.ids, self.predict(rows, at)
 
     def probabilities(self, scores: Tensor) -> Tensor:

@@ -160,6 +160,15 @@ def test_what_is_written_reads_the_same(tables):
     assert tomllib.loads(dumps(tables)) == tables
 
 
+def test_silos_keep_their_order_in_a_file_that_is_written():
+    """It is the order of hubs, and who is first; a silo of one file may stand anywhere."""
+    text = "[data]\nlabel = 'y'\n[data.silos]\nbank = {a = 'a.csv', b = 'b.csv'}\nshop = 's.csv'\n"
+    file = RunFile.parse(text + "clinic = {east = 'e.csv'}\n")
+    silos = RunFile.parse(file.to_toml()).values["data"]["silos"]
+    assert list(silos) == ["bank", "shop", "clinic"]
+    assert silos == file.values["data"]["silos"]
+
+
 def test_the_reference_is_that_of_the_code():
     told = (ROOT / "docs" / "run-file.md").read_text()
     assert told == page(), "run: python -m fedloom.config.reference > docs/run-file.md"

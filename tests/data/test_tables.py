@@ -343,8 +343,8 @@ def test_settings(files, options, message):
 
 
 def test_what_is_not_a_path(files):
-    with pytest.raises(SettingError, match="client bank/north: a path is expected, not 3"):
-        read({"bank": {"north": 3}})
+    with pytest.raises(SettingError, match=r"client bank/id: a path is expected, not list$"):
+        read({"bank": {"id": ["anna", "bert"]}})  # a table in place of a file
     with pytest.raises(DataError, match="at least one silo"):
         read({})
 

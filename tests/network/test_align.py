@@ -3,15 +3,19 @@
 import json
 import random
 import re
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from fedloom.build import build_data
 from fedloom.config.runfile import RunFile
 from fedloom.errors import AbortedError, DataError, ExistsError, SettingError
-from fedloom.parties.align import FORMS, Aligning
+from fedloom.parties.align import Aligning
+from fedloom.parties.align_messages import FORMS, KINDS
 from fedloom.parties.log import Log
 from fedloom.parties.partyfile import PartyFile
 from fedloom.parties.rehearsal import Rehearsal
@@ -97,13 +101,23 @@ def prepared(tmp_path):
     return made, file, run
 
 
-def aligned(made, file, parties):
+@pytest.fixture
+def passed(monkeypatch):
+    """The messages that parties of this process have sent."""
+    sent, send = [], GrpcTransport.send
+    monkeypatch.setattr(
+        GrpcTransport, "send", lambda self, message: (sent.append(message), send(self, message))
+    )
+    return sent
+
+
+def aligned(made, file, parties, say=lambda party, line: None):
     """Every party in a thread of its own: {party: agreement or error}."""
 
     def go(party):
         own = PartyFile.read(made.of(party) / "party.toml")
         try:
-            log = Log(made.of(party) / "out", party, lambda line: None)
+            log = Log(made.of(party) / "out", party, partial(say, party))
             return Aligning(file, own, log).go()
         except (DataError, SettingError, AbortedError, ExistsError) as problem:
             return problem
@@ -132,18 +146,75 @@ def test_aligned_apart_is_aligned_together(prepared):
     assert isinstance(aligned(made, file, ["bank"])["bank"], ExistsError)
 
 
-def test_neither_ids_nor_the_key_leave_a_client(prepared, monkeypatch):
+def test_neither_ids_nor_the_key_leave_a_client(prepared, passed):
     made, file, run = prepared
-    sent, send = [], GrpcTransport.send
-    monkeypatch.setattr(
-        GrpcTransport, "send", lambda self, message: (sent.append(message), send(self, message))
-    )
     aligned(made, file, run.placement.topology.parties)
-    assert {message.kind for message in sent} == set(FORMS)
+    assert {message.kind for message in passed} == set(FORMS)
     people = [f"p{person}" for person in range(100, 120)]
-    assert carried(sent, [SALT, *people]) == []
-    told = sent[0]._replace(payload={"ids": torch.tensor([list(b"..p101..")], dtype=torch.uint8)})
+    assert carried(passed, [SALT, *people]) == []
+    told = passed[0]._replace(payload={"ids": torch.tensor([list(b"..p101..")], dtype=torch.uint8)})
     assert carried([told], [SALT, *people]) == ["p101"]  # it would be seen
+
+
+def above(made):
+    """What somebody sees who reads all tables."""
+    return build_data(RunFile.read(made.folder / "run.toml", ["data.min_match=0"])).overlap
+
+
+def test_how_well_ids_match_is_said(prepared, passed):
+    """A shop that writes its ids otherwise: the same counts as from above, but for clients of other
+    silos; a client hears of its own rows only."""
+    made, file, run = prepared
+    store = made.folder.parent / "shop-store.csv"
+    store.write_text(store.read_text().replace("\np", "\nP0"))
+    said = defaultdict(list)
+    parties = run.placement.topology.parties
+    ended = aligned(made, file, parties, lambda party, line: said[str(party)].append(line))
+    assert not [one for one in ended.values() if isinstance(one, Exception)], ended
+    seen = above(made)
+    matched, rows = run.data.overlap.clients["shop"]["store"]  # before
+    assert 20 < matched < rows
+    assert seen.more == {"all of blanks, case, leading zeros, '.0' and signs were ignored": matched}
+    for silo in ("bank", "insurer", "shop"):
+        for line in seen.lines():
+            whose = line.split()[1]
+            short = line if whose == silo else line.split(": ")[0] + ": " + line.split(": ")[1]
+            assert short in said[silo]
+        assert f"note: {seen.advice}" in said[silo]
+        audit = (made.of(silo) / "out" / "audit.jsonl").read_text().splitlines()
+        noted = [one for one in map(json.loads, audit) if one["event"] == "matched"]
+        assert noted[0]["more"] == seen.more
+    assert "note: without training rows: client shop/store" in said["shop"]
+    assert said["shop/store"] == [f"matched: 0 of {rows} of our rows (0 %)"]
+    variants = [message for message in passed if message.kind == "variants"]
+    assert len(variants) == 5
+    hashes = {
+        bytes(row) for one in passed if one.kind == "hashes" for row in one.payload["ids"].numpy()
+    }
+    for message in variants:
+        for found in message.payload.values():
+            each = [bytes(row) for row in found.numpy()]
+            assert each == sorted(set(each))  # in no order that could tell whose they are
+            assert not {row[:8] for row in hashes} & {*each}
+
+
+def test_too_poor_a_match_ends_it_before_sums_are_told(prepared, passed):
+    made, file, run = prepared
+    web = made.folder.parent / "shop-web.csv"
+    web.write_text(re.sub(r"\np(\d*[0-6],)", r"\nP\1", web.read_text()))
+    ended = aligned(made, file, run.placement.topology.parties)
+    told = [str(problem) for problem in ended.values()]
+    assert all(isinstance(problem, DataError) for problem in ended.values()), ended
+    assert len(set(told)) == 1
+    seen = above(made)
+    common, rows = seen.silos[seen.smallest]
+    for why in told:
+        assert f"only {100 * common // rows} % of the ids of silo {seen.smallest}" in why
+        assert f"{seen.advice}. If so few are meant to match" in why
+        assert "client shop" not in why.partition(":")[2]
+    lost = run.data.overlap.silos["shop"][0] - common
+    assert seen.advice.startswith(f"{lost} more ids would match if case were ignored")
+    assert {message.kind for message in passed} == {*KINDS[: KINDS.index("kinds") + 1]}
 
 
 @pytest.mark.parametrize(
@@ -153,6 +224,10 @@ def test_neither_ids_nor_the_key_leave_a_client(prepared, monkeypatch):
         (lambda text: text + "p4,1\np5,1\n", ["web", "store"], "have rows of the same ids|once"),
         (lambda text: text.replace("visits", "hits"), ["web"], "different columns"),
         (lambda text: text.replace("\np", "\nq"), ["web", "store"], "no id is in every silo"),
+        (lambda text: text + "p777,Ulm\n", ["web"], "cells that are not numbers"),
+        (lambda text: text + "p777,Ulm,Bonn\n", ["web"], "do not fit its header"),
+        (lambda text: text.replace("\np", "\n,Ulm", 1), ["store"], "do not fit its header"),
+        (lambda text: text[text.index("\n") + 1 :], ["store"], "is there a header"),
     ],
 )
 def test_what_does_not_fit_ends_it_for_everyone(prepared, change, files, why):
@@ -163,6 +238,10 @@ def test_what_does_not_fit_ends_it_for_everyone(prepared, change, files, why):
     assert all(isinstance(problem, Exception) for problem in ended.values()), ended
     assert any(re.search(why, str(problem)) for problem in ended.values()), ended
     assert not (made.of("bank") / "own.json").exists()
+    logs = [path.read_text() for path in made.folder.glob("parties/*/out/*.jsonl")]
+    assert len(logs) == 2 * len(ended)
+    told = "\n".join([*logs, *map(str, ended.values())])
+    assert not re.findall(r"\b[pq]\d+\b|Ulm|Bonn", told)  # nobody's id, nobody's cell
 
 
 @pytest.mark.parametrize(

@@ -145,6 +145,30 @@ def test_missing_rows(asked):
     assert torch.allclose(scores[some], added_up(made, run, people[some], by[some]), atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("people", "row", "why"),
+    [
+        (["p11", "p12", "p11"], "", "1 ids occur more than once"),
+        (["p11", "p12,Ulm"], "", "do not fit its header: line 3 has 2 cells"),
+        (["p11"], "p12,Ulm\n", "column 'visits': 1 of .* cells are not numbers"),
+        (["p11"], "p12,7\np12,8\n", "ids occur more than once"),
+        (["p11"], "p12,Ulm,Bonn\n", "do not fit its header"),
+    ],
+)
+def test_errors_show_nobodys_data(asked, people, row, why):
+    """Ids that are asked for, and a client's own table, are read before anybody waits."""
+    made, _, _ = asked
+    asker = Client("shop", "web")
+    table = made.folder.parent / "shop-web.csv"
+    table.write_text(table.read_text() + row)
+    others = [party for party in parties_of(made) if party != asker]
+    problem = ask(made, asker, people, "person", away=others)[asker]
+    assert isinstance(problem, DataError)
+    assert re.search(why, str(problem)), problem
+    logs = [path.read_text() for path in made.folder.glob("parties/*/out/*.jsonl")]
+    assert not re.search(r"\bp\d|Ulm|Bonn", "".join([str(problem), *logs]))
+
+
 def added_up(made, run, person, silos):
     """What these silos' blocks give for a person."""
     file, total = RunFile.read(made.folder / "run.toml"), 0.0

@@ -46,14 +46,16 @@ def act(chosen: argparse.Namespace) -> None:
     sent = {tier: sum(b for line, (_, b) in bill.items() if line.tier == tier) for tier in TIERS}
     if chosen.json:
         held = {"data": summary, "notes": list(data.notes), "parts": list(parts)}
+        held["without_rows"] = [str(client) for client in data.idle]
         held["privacy"] = run.algorithm.promises()
         common.print_json({**held, "model_bytes": dict(weights), "round_bytes": sent})
         return
     rows = summary["rows"]
-    print(f"{chosen.file}: sound")
     print(f"data: {data.name}, {rows['train']} training rows, {rows['test']} test rows")
     for note in data.notes:
         print(f"note: {note}")
+    for line in [] if data.overlap is None else data.overlap.lines():
+        print(line)
     common.print_table(
         ("silo", "clients", "rows each", "row shape", "labels", "model"),
         [
@@ -74,6 +76,8 @@ def act(chosen: argparse.Namespace) -> None:
     if file.engine.name == "stacked":
         print(f"engine: {run.fed}")
     print(f"a round sends at most {told}; {file.rounds} rounds; parts: {', '.join(parts)}")
+    but = f", but without training rows: {data.without_rows}" if data.idle else ""
+    print(f"{chosen.file}: sound{but}")
 
 
 @common.of_network

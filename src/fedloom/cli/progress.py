@@ -7,6 +7,7 @@ from typing import TextIO
 
 from tqdm import tqdm
 
+from ..data.federated import Federated
 from ..job import Watcher
 from ..progress import Bar, said
 from ..records.record import Record
@@ -16,6 +17,10 @@ STOPPING = "stopping after this round; once more stops at once"
 
 class Bars(Watcher):
     """One bar a part."""
+
+    def data(self, data: Federated) -> None:
+        for line in data.lines():
+            print(line, file=sys.stderr, flush=True)
 
     def stopping(self) -> None:
         tqdm.write(STOPPING, file=sys.stderr)
@@ -40,6 +45,10 @@ class Lines(Watcher):
         self._out = out or sys.stderr
         self._name, self._rounds, self._next = "", 0, 0
         self._metric: str | None = None
+
+    def data(self, data: Federated) -> None:
+        for line in data.lines():
+            print(line, file=self._out, flush=True)
 
     def part(self, name: str, rounds: int, done: int, metric: str | None) -> None:
         self._name, self._rounds, self._next, self._metric = name, rounds, done, metric

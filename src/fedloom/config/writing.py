@@ -12,7 +12,8 @@ BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def dumps(tables: Mapping[str, Any]) -> str:
-    """What `tomllib.loads` reads back as the same: text, numbers, lists and tables."""
+    """What `tomllib.loads` reads back as the same, silos in the same order: text, numbers, lists
+    and tables."""
     return "\n".join(_lines(tables, ())) + "\n"
 
 
@@ -34,8 +35,12 @@ def inline(value: Any) -> str:
 
 
 def _lines(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
-    """The table's own keys, then the tables in it, each under its header."""
+    """The table's own keys, then the tables in it, each under its header. A silo that is a table
+    is on a line if one that is not comes after it: TOML has no way back from a header."""
     plain = {key: value for key, value in table.items() if not isinstance(value, Mapping)}
+    if path[-1:] == ("silos",) and plain:
+        keys = list(table)
+        plain = {key: table[key] for key in keys[: keys.index(list(plain)[-1]) + 1]}
     if path and (plain or not table):
         yield f"[{'.'.join(map(_key, path))}]"
     for key, value in plain.items():
@@ -43,7 +48,7 @@ def _lines(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
     if plain:
         yield ""
     for key, value in table.items():
-        if isinstance(value, Mapping):
+        if key not in plain:
             yield from _lines(value, (*path, key))
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import DataError
 from .columns import Ints, as_words
+from .idforms import FORMS, forms_of, gains, in_all
+from .overlap import Overlap
 from .reading import Sheet
 from .schema import Sheets, silos_with
 
@@ -56,7 +58,7 @@ class Common:
     """Ids that every silo has, in order; which rows of each file have them, and for each of these
     rows the place of its id."""
 
-    ids: tuple[str, ...]
+    ids: tuple[str, ...] = field(repr=False)
     rows: Rows
     places: Rows
 
@@ -68,32 +70,60 @@ class Common:
         }
 
 
-def keep_common(sheets: Sheets, rows: Rows) -> tuple[Common, list[str]]:
-    """Of the rows kept so far, those whose ids every silo has, and notes on the others."""
+def keep_common(sheets: Sheets, rows: Rows) -> tuple[Common, Overlap, list[str]]:
+    """Of the rows kept so far, those whose ids every silo has, how well they match, and notes on
+    the others."""
     ids = {
         silo: {name: sheet.ids[rows[silo][name]].tolist() for name, sheet in clients.items()}
         for silo, clients in sheets.items()
     }
     held = {silo: set().union(*clients.values()) for silo, clients in ids.items()}
     common = sorted(set.intersection(*held.values()))
-    if not common:
-        kinds = "; ".join(f"{silo} has {_look(mine)}" for silo, mine in held.items())
-        raise DataError(f"no id is in every silo: {kinds}; ids must be written alike in all files")
     place = {one: k for k, one in enumerate(common)}
     kept: Rows = {}
     places: Rows = {}
+    others: Rows = {}
     for silo, clients in ids.items():
-        kept[silo], places[silo] = {}, {}
+        kept[silo], places[silo], others[silo] = {}, {}, {}
         for name, mine in clients.items():
             at = np.array([place.get(one, -1) for one in mine], dtype=np.int64)
             kept[silo][name], places[silo][name] = rows[silo][name][at >= 0], at[at >= 0]
+            others[silo][name] = rows[silo][name][at < 0]
+    counts = {
+        silo: {name: (len(kept[silo][name]), len(rows[silo][name])) for name in clients}
+        for silo, clients in sheets.items()
+    }
+    overlap = Overlap(counts, _more(sheets, others))
+    if not common:
+        kinds = "; ".join(f"{silo} has {_look(mine)}" for silo, mine in held.items())
+        advice = overlap.advice or "ids must be written alike in all files"
+        raise DataError(f"no id is in every silo: {kinds}; {advice}")
     notes = [
         f"{silo}: {len(mine) - len(common)} of {len(mine)} rows dropped: their ids are not in "
         "every silo"
         for silo, mine in held.items()
         if len(mine) > len(common)
     ]
-    return Common(tuple(common), kept, places), notes
+    notes += [overlap.advice] if overlap.advice else []
+    return Common(tuple(common), kept, places), overlap, notes
+
+
+def _more(sheets: Sheets, others: Rows) -> dict[str, int]:
+    """How many of the rows that do not match would, if ids were looked at less closely."""
+    if not all(any(map(len, clients.values())) for clients in others.values()):
+        return {}  # a silo has none left
+    return gains(
+        {
+            form.name: in_all(
+                [
+                    forms_of(sheet.plain[others[silo][name]].tolist(), form)
+                    for name, sheet in clients.items()
+                ]
+                for silo, clients in sheets.items()
+            )
+            for form in FORMS
+        }
+    )
 
 
 def _look(ids: Collection[str]) -> str:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..errors import DataError, InputError, SettingError, nearest
+from ..errors import DataError, InputError, SettingError, nearest, reason
 from ..registry import datasets
 from .dataset import Dataset
 
@@ -128,7 +128,7 @@ def load(
     except InputError:
         raise
     except (OSError, ValueError, KeyError, EOFError) as problem:
-        raise DataError(f"data set {name}: its files cannot be read ({problem})") from problem
+        raise DataError(f"data set {name}: its files cannot be read ({reason(problem)})") from None
     return replace(got, sources=sums)
 
 

@@ -6,14 +6,15 @@ A column of numbers is a float64 array, NaN where a cell is missing; a column of
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import DataError
+from ..errors import DataError, reason
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -28,8 +29,8 @@ NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 class Words:
     """A column of text: row i holds `names[codes[i]]`; the code is -1 where the cell is missing."""
 
-    names: tuple[str, ...]
-    codes: Ints
+    names: tuple[str, ...] = field(repr=False)
+    codes: Ints = field(repr=False)
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -110,7 +111,20 @@ class Cells:
     """A column as its file has it: numbers, true and false (as 1 and 0), text, or nothing."""
 
     kind: Kind
-    values: Column
+    values: Column = field(repr=False)
+
+
+@contextmanager
+def reading_column(where: str) -> Iterator[None]:
+    """What Arrow cannot convert, without its message, which quotes cells."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except pa.ArrowException as problem:
+        raise DataError(
+            f"{where}: cannot be read ({reason(problem)}); convert it or name it in `drop`"
+        ) from None
 
 
 def arrow_ids(column: Any, where: str) -> list[str]:

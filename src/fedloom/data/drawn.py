@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..errors import DataError, InputError
+from ..errors import DataError, InputError, reason
 from ..federation.topology import Topology
 from ..files import write_text
 from ..rng import Ints
@@ -101,7 +101,7 @@ class Cut:
         except InputError:
             raise
         except (KeyError, TypeError, ValueError, AttributeError, zlib.error) as problem:
-            raise DataError(f"this is no cut: {problem!r}") from problem
+            raise DataError(f"this is no cut ({reason(problem)})") from None
 
     def save(self, path: str | os.PathLike[str]) -> None:
         write_text(Path(path), json.dumps(self.to_json()) + "\n")
@@ -111,7 +111,7 @@ class Cut:
         try:
             return Cut.from_json(json.loads(Path(path).read_text()))
         except (OSError, ValueError) as problem:
-            raise DataError(f"{path} cannot be read as a cut ({problem})") from problem
+            raise DataError(f"{path} cannot be read as a cut ({reason(problem)})") from None
 
 
 def place(data: Dataset, cut: Cut) -> Federated:

@@ -10,12 +10,16 @@ import torch
 from torch import Tensor
 
 from ..errors import DataError
+from ..federation.topology import Client, title
 from .dataset import Dataset, Goal
 from .placement import Placement
 
 if TYPE_CHECKING:
     from .cut import Cut
+    from .overlap import Overlap
     from .prepare import Preparation
+
+NAMED = 5  # clients, where there are many
 
 
 @dataclass(frozen=True)
@@ -24,7 +28,8 @@ class Federated:
 
     `columns` names a silo's columns where it has any; `notes` say what was left out and why;
     `sources` are the checksums of the files it came from. `preparation` is how each silo turns its
-    own tables into numbers, `cut` how a data set was cut; either may be absent.
+    own tables into numbers, `overlap` how well their ids matched, `cut` how a data set was cut; any
+    may be absent.
     """
 
     name: str
@@ -37,6 +42,7 @@ class Federated:
     sources: Mapping[str, str] = field(default_factory=dict)
     preparation: Preparation | None = None
     cut: Cut | None = None
+    overlap: Overlap | None = None
 
     def with_server(self) -> Federated:
         """The same rows, and a server that holds none."""
@@ -71,7 +77,7 @@ class Federated:
             test = _counts(self.test, silo) if self.test is not None else [0] * len(names)
             silos[silo] = {
                 "shape": list(self.train.x[silo].shape[1:]),
-                "columns": list(self.columns.get(silo, ())),
+                "columns": self._titles(silo),
                 "labels": self.train.y[silo] is not None,
                 "clients": {name: [a, b] for name, a, b in zip(names, train, test, strict=True)},
                 "classes": self._classes_held(silo),
@@ -83,7 +89,40 @@ class Federated:
             "classes": list(self.classes),
             "rows": rows,
             "silos": silos,
+            "matched": None if self.overlap is None else self.overlap.to_json(),
         }
+
+    @property
+    def idle(self) -> tuple[Client, ...]:
+        """Clients without training rows."""
+        topology = self.train.topology
+        counts = {silo: _counts(self.train, silo) for silo in topology.silos}
+        return tuple(
+            client
+            for silo in topology.silos
+            for client, rows in zip(topology.of(silo), counts[silo], strict=True)
+            if not rows
+        )
+
+    @property
+    def without_rows(self) -> str:
+        """Who these are, some of them by name, or nothing."""
+        idle = self.idle
+        more = f" and {len(idle) - NAMED} others" if len(idle) > NAMED else ""
+        return ", ".join(map(title, idle[:NAMED])) + more
+
+    def lines(self) -> list[str]:
+        """For people: how well ids matched, and who is left without rows."""
+        told = [] if self.overlap is None else self.overlap.lines()
+        if self.overlap is not None and self.overlap.advice:
+            told.append(f"note: {self.overlap.advice}")
+        return told + [f"note: without training rows: {self.without_rows}"] * bool(self.idle)
+
+    def _titles(self, silo: str) -> list[str]:
+        """A silo's columns; of text, without the categories."""
+        if self.preparation is None:
+            return list(self.columns.get(silo, ()))
+        return [step.title for step in self.preparation[silo].steps]
 
     def _classes_held(self, silo: str) -> dict[str, list[int]]:
         """How many training rows of each class each client of a silo holds; {} for numbers."""

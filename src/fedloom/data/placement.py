@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ..errors import DataError
+from ..errors import DataError, reason
 from ..federation.topology import Client, Party, Topology, known_to, title
 
 Ids = npt.NDArray[Any]
@@ -180,7 +180,7 @@ def _tensor(what: str, values: Any, rows: int, where: str) -> Tensor:
     try:
         values = torch.as_tensor(np.asarray(values) if isinstance(values, list) else values)
     except (TypeError, ValueError, RuntimeError) as problem:
-        raise DataError(f"{where}: {what} are not numbers ({problem})") from None
+        raise DataError(f"{where}: {what} are not numbers ({reason(problem)})") from None
     if values.ndim < 1 or len(values) != rows:
         got = len(values) if values.ndim else "a single number"
         raise DataError(f"{where}: {rows} ids, {got} rows of {what}")

@@ -123,6 +123,10 @@ class Scaled:
     def columns(self) -> tuple[str, ...]:
         return (self.name,) * (self.std > 0) + (f"{self.name} is missing",) * self.missing
 
+    @property
+    def title(self) -> str:
+        return self.name
+
     def fill(self, out: npt.NDArray[np.float32], column: Column, where: str) -> None:
         values = as_floats(column, f"{where}, column {self.name!r}")
         if self.std > 0:
@@ -146,6 +150,11 @@ class OneHot:
         named = tuple(f"{self.name} = {category}" for category in self.categories)
         other = (f"{self.name} is other",) * self.other
         return named + other + (f"{self.name} is missing",) * self.missing
+
+    @property
+    def title(self) -> str:
+        """For manifests and reports: categories are what cells hold."""
+        return f"{self.name} ({len(self.categories)} categories)"
 
     def fill(self, out: npt.NDArray[np.float32], column: Column, where: str) -> None:
         words = as_words(column)
@@ -241,7 +250,7 @@ class Preparation:
         except (ValueError, KeyError, TypeError, AttributeError) as problem:
             if isinstance(problem, DataError):
                 raise
-            raise DataError("this is not a saved preparation, or it is damaged") from problem
+            raise DataError("this is not a saved preparation, or it is damaged") from None
 
 
 def _step(saved: dict[str, Any]) -> Scaled | OneHot:

@@ -14,6 +14,7 @@ import hmac
 import io
 import re
 import zlib
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,21 +23,24 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import DataError
-from .columns import Cells, arrow_cells, arrow_ids
+from .columns import Cells, arrow_cells, arrow_ids, reading_column
+from .idforms import together
 
 UNNAMED = ("", "__index_level_0__")  # how pandas saves an index without a name
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """What one client's file holds. `names` are all its columns but the id, in their order."""
+    """What one client's file holds. `names` are all its columns but the id, in their order; `plain`
+    the ids before hashing, which are compared where `ids` do not match, and go no further."""
 
     where: str  # "client bank/north"
     path: Path
     checksum: str
-    ids: npt.NDArray[np.str_]
+    ids: npt.NDArray[np.str_] = field(repr=False)
     names: tuple[str, ...]
-    columns: dict[str, Cells]  # those that were asked for
+    columns: dict[str, Cells]  # those that were asked for; their cells are not shown
+    plain: npt.NDArray[np.str_] = field(repr=False)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -69,20 +73,21 @@ def read_sheet(path: Path, where: str, wanted: Wanted) -> Sheet:
             table, comma = _csv(content, path, where, wanted)
         names = [name for name in table.column_names if name != wanted.id]
         _check_names(table.column_names, path, where, wanted)
-        ids = arrow_ids(table[wanted.id], f"{where}: {path.name}, id column {wanted.id!r}")
-        columns = {
-            name: arrow_cells(
-                table[name], name in wanted.text, comma, f"{where}: {path.name}, column {name!r}"
-            )
-            for name in names
-            if wanted.takes(name)
-        }
+        told = f"{where}: {path.name}, id column {wanted.id!r}"
+        with reading_column(told):
+            ids = arrow_ids(table[wanted.id], told)
+        columns = {}
+        for name in filter(wanted.takes, names):
+            told = f"{where}: {path.name}, column {name!r}"
+            with reading_column(told):
+                columns[name] = arrow_cells(table[name], name in wanted.text, comma, told)
     except UnicodeDecodeError:
         raise DataError(_not_utf8(path, where)) from None
+    plain = known = np.array(ids, dtype=str)
     if wanted.salt is not None:
-        ids = hashed(ids, wanted.salt)
+        known = np.array(hashed(ids, wanted.salt), dtype=str)
     checksum = hashlib.sha256(content).hexdigest()
-    return Sheet(where, path, checksum, np.array(ids, dtype=str), tuple(names), columns)
+    return Sheet(where, path, checksum, known, tuple(names), columns, plain)
 
 
 def hashed(ids: list[str], salt: str) -> list[str]:
@@ -99,10 +104,13 @@ def _content(path: Path, where: str) -> bytes:
         raise DataError(f"{where}: {path} is not a file; give one CSV or Parquet file a client")
     try:
         content = path.read_bytes()
-        if content[:2] == b"\x1f\x8b":
+    except OSError as problem:
+        raise DataError(f"{where}: {path} cannot be read ({problem.strerror})") from None
+    if content[:2] == b"\x1f\x8b":
+        try:
             content = gzip.decompress(content)
-    except (OSError, EOFError, zlib.error) as problem:
-        raise DataError(f"{where}: {path} cannot be read ({problem})") from problem
+        except (OSError, EOFError, zlib.error):  # their messages may quote what they met
+            raise DataError(f"{where}: {path} is damaged gzip; pack or copy it again") from None
     if not content.strip():
         raise DataError(f"{where}: {path} is empty; a client without rows still needs a header")
     return content
@@ -112,12 +120,25 @@ def _not_utf8(path: Path, where: str) -> str:
     return f"{where}: {path} is not UTF-8 text; save it as CSV in UTF-8, or as Parquet"
 
 
+def _of_arrow(content: bytes) -> Any:
+    """A copy in memory of Arrow's own, and no Python object is given to its readers besides.
+
+    Threads of Arrow let go of what they read when they get round to it, perhaps only when Python is
+    on its way out. If that is memory of Python's they ask for its lock, and Python ends a thread
+    that asks so late: the process aborts."""
+    import pyarrow as pa
+
+    copy = pa.BufferOutputStream()
+    copy.write(content)
+    return pa.BufferReader(copy.getvalue())
+
+
 def _parquet(content: bytes, path: Path, where: str) -> Any:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        table = pq.read_table(pa.BufferReader(content))
+        table = pq.read_table(_of_arrow(content))
         table.validate(full=True)
         return table
     except (pa.ArrowException, OSError, ValueError):
@@ -150,46 +171,49 @@ def _csv(content: bytes, path: Path, where: str, wanted: Wanted) -> tuple[Any, b
         for name in raw
         if name.strip() == wanted.id or name.strip() in wanted.text
     }
-    ragged: list[Any] = []
-
-    def skip(row: Any) -> str:
-        ragged.append(row)
-        return "skip"
-
-    def parse(threads: bool) -> Any:
-        return pacsv.read_csv(
-            pa.BufferReader(lines + b"\n"),
-            pacsv.ReadOptions(use_threads=threads),
-            pacsv.ParseOptions(
-                delimiter=delimiter, newlines_in_values=True, invalid_row_handler=skip
-            ),
-            pacsv.ConvertOptions(column_types=types, strings_can_be_null=True),
-        )
-
     try:
-        table = parse(threads=True)
-        if ragged:
-            ragged.clear()
-            parse(threads=False)  # only so are rows numbered
-    except pa.ArrowException:
-        raise DataError(f"{where}: {path} cannot be read as CSV; check its quotes") from None
-    if ragged:
-        first = ragged[0]
-        raise DataError(
-            f"{where}: {path} has {len(ragged)} lines that do not fit its header: line "
-            f"{first.number} has {first.actual_columns} cells, the header {first.expected_columns}"
+        table = pacsv.read_csv(
+            _of_arrow(lines + b"\n"),
+            parse_options=pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+            convert_options=pacsv.ConvertOptions(column_types=types, strings_can_be_null=True),
         )
+    except pa.ArrowException:
+        _refuse_ragged(content.decode("utf-8"), delimiter, f"{where}: {path}")
+        raise DataError(f"{where}: {path} cannot be read as CSV; check its quotes") from None
     stripped = [name.strip() for name in table.column_names]
     return table.rename_columns(stripped), delimiter == ";"
 
 
+def _refuse_ragged(text: str, delimiter: str, where: str) -> None:
+    """Count the lines that have more or fewer cells than the header, and name the first."""
+    rows = csv.reader(io.StringIO(text, newline=None), delimiter=delimiter)
+    header, wrong = 0, []
+    start = 1  # of the next row, which may go over several lines
+    with suppress(csv.Error):  # such as a quote that is never closed
+        for row in rows:
+            header = header or len(row)
+            if row and len(row) != header:
+                wrong.append((start, len(row)))
+            start = rows.line_num + 1
+    if wrong:
+        line, cells = wrong[0]
+        raise DataError(
+            f"{where} has {len(wrong)} lines that do not fit its header: line {line} has {cells} "
+            f"cells, the header {header}"
+        ) from None
+
+
 def _check_names(names: list[str], path: Path, where: str, wanted: Wanted) -> None:
-    """The id column is there and no name twice. Unlike elsewhere, other names are not listed:
+    """The id column is there and no name twice. Unlike elsewhere, other names are not shown:
     in a file without a header they would be somebody's row."""
     if wanted.id not in names:
-        same = {name.lower(): name for name in names}.get(wanted.id.lower())
-        close = [same] if same else difflib.get_close_matches(wanted.id, names, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else "say which it is; is there a header?"
+        same = {together(name): name for name in names}.get(together(wanted.id))
+        close = difflib.get_close_matches(wanted.id, names, n=1)
+        hint = "say which it is; is there a header?"
+        if same:
+            hint = f"did you mean {same!r}?"
+        elif close:
+            hint = f"is column {names.index(close[0]) + 1} meant? It is nearly called so"
         raise DataError(f"{where}: {path} has no id column {wanted.id!r}; {hint}")
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:

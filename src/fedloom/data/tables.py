@@ -26,6 +26,7 @@ from .columns import Cells, Ints, Kind, Table, take
 from .dataset import LOSSES, Goal
 from .federated import Federated
 from .labels import Target, find_target, has_label, refuse_text
+from .overlap import LEAST, Overlap, check_least
 from .placement import Placement, Shard
 from .prepare import OneHot, Preparation, SiloPreparation, Summary, fit
 from .reading import Sheet, Wanted, read_sheet
@@ -54,10 +55,14 @@ def read_tables(
     ids: Annotated[IdKind, "hashed: HMAC-SHA256 of the id with a salt, on reading"] = "plain",
     salt: Annotated[str | None, "a secret text that all silos share, for hashed ids"] = None,
     show_ids: Annotated[bool, "whether errors may show ids"] = False,
+    min_match: Annotated[
+        float, "the least share of the smallest silo's ids that must be in every silo"
+    ] = LEAST,
     name: str = "tables",
 ) -> Federated:
     """Read and prepare {silo: {client: path}}, or {silo: path} for a silo of one client."""
     _check_settings(id, label, goal, test, rare)
+    check_least(min_match)
     split = test if isinstance(test, str) else None
     wanted = Wanted(
         id,
@@ -76,7 +81,8 @@ def read_tables(
         tables[silo] = {name: table_of(sheet, kinds) for name, sheet in clients.items()}
     labels = _labels(sheets, label, labelled)
     refuse_text(label, labels, goal)
-    common, notes = _align(sheets, labels, show_ids)
+    common, overlap, notes = _align(sheets, labels, show_ids)
+    overlap.check(min_match)
     used = {at: _cells(cells, common.rows[at.silo][at.name]) for at, cells in labels.items()}
     target, more = find_target(label, used, goal)
     notes += more
@@ -105,6 +111,7 @@ def read_tables(
         tuple(notes),
         {f"{s}/{c}": sheet.checksum for s, held in sheets.items() for c, sheet in held.items()},
         preparation,
+        overlap=overlap,
     )
 
 
@@ -117,11 +124,14 @@ def read_rows(
     ids: IdKind = "plain",
     salt: str | None = None,
     show_ids: bool = False,
+    min_match: float = LEAST,
     notes: list[str] | None = None,
 ) -> Placement:
     """New tables, treated as those the preparation was fitted to. Columns that are not needed are
     ignored; without `id` its column is called as before, and without `label` the rows have no
-    labels. What is dropped is told to `notes`."""
+    labels. What is dropped is told to `notes`; a share below `min_match` is refused, as by
+    `read_tables`."""
+    check_least(min_match)
     id = id or preparation.id
     needed = {silo: {step.name for step in made.steps} for silo, made in preparation.silos.items()}
     text = {
@@ -149,7 +159,8 @@ def read_rows(
     if label is not None:
         labels = _labels(sheets, label, silos_with(sheets, label, "label"))
         refuse_text(label, labels, preparation.goal)
-    common, dropped = _align(sheets, labels, show_ids)
+    common, overlap, dropped = _align(sheets, labels, show_ids)
+    overlap.check(min_match)
     if notes is not None:
         notes += dropped
     return _place(sheets, tables, common.rows, preparation, labels)
@@ -184,7 +195,9 @@ def _read(files: Files, wanted: Callable[[str], Wanted]) -> dict[str, dict[str, 
         clients = held if isinstance(held, Mapping) else {ONLY_CLIENT: held}
         for name, path in clients.items():
             if not isinstance(path, str | PathLike):
-                raise SettingError(f"client {silo}/{name}: a path is expected, not {path!r}")
+                raise SettingError(
+                    f"client {silo}/{name}: a path is expected, not {type(path).__name__}"
+                )
         paths[str(silo)] = {str(name): Path(path) for name, path in clients.items()}
     Topology({silo: tuple(clients) for silo, clients in paths.items()})
     return {
@@ -212,8 +225,8 @@ def _rows(table: Table, rows: Ints) -> Table:
     return {name: take(column, rows) for name, column in table.items()}
 
 
-def _align(sheets: Sheets, labels: Labels, show_ids: bool) -> tuple[Common, list[str]]:
-    """Which rows of each file are used, and notes on the others."""
+def _align(sheets: Sheets, labels: Labels, show_ids: bool) -> tuple[Common, Overlap, list[str]]:
+    """Which rows of each file are used, how well they match, and notes on the others."""
     notes = []
     rows: Rows = {}
     for silo, clients in sheets.items():
@@ -226,8 +239,8 @@ def _align(sheets: Sheets, labels: Labels, show_ids: bool) -> tuple[Common, list
         lost = size - sum(map(len, rows[silo].values()))
         if lost:
             notes.append(f"{silo}: {lost} of {size} rows dropped: they have no label")
-    common, more = keep_common(sheets, rows)
-    return common, notes + more
+    common, overlap, more = keep_common(sheets, rows)
+    return common, overlap, notes + more
 
 
 def _fit(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config.runfile import RunFile
-from ..errors import DataError
+from ..errors import DataError, reason
 from ..explain import Explanation, explain
 from ..federation.permits import Form, Permits, Way, form, way
 from ..federation.schedule import Everyone, Recorded, Turn
@@ -86,7 +86,7 @@ class Agreement:
         try:
             return Agreement.from_json(json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
-            raise DataError(f"{path} is no agreement ({problem!r})") from None
+            raise DataError(f"{path} is no agreement ({reason(problem)})") from None
 
 
 def permits_of(run: Run) -> Permits:

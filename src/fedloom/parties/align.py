@@ -8,17 +8,19 @@ somebody had read all tables at once.
 
 This is no private set intersection. docs/threat-model.md says who learns what.
 
-    client -> hub   hashes   of the ids of its rows; names and kinds of its columns
-    hub -> hub      hashes   of its silo
-    hub -> client   numbers  of its rows among the common ones; kinds of the silo's columns
-    client -> hub   summary  of its columns; which labels occur
-    hub -> hub      facts    how many columns, which labels
-    hub -> client   basis    what all have agreed on; the silo's preparation
+    client -> hub   hashes    of the ids of its rows; names and kinds of its columns
+    hub -> hub      others    hashes of its silo
+    hub -> client   numbers   of its rows among the common ones
+    client -> hub   variants  hashes of forms of ids that are not common (variants.py)
+    hub -> hub      variants  of its silo
+    hub -> client   kinds     of the silo's columns: enough ids match, it goes on
+    client -> hub   summary   of its columns; which labels occur
+    hub -> hub      facts     how many columns, which labels
+    hub -> client   basis     what all have agreed on; the silo's preparation
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,36 +29,41 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import tree
 from ..config.fingerprint import fingerprint
 from ..config.runfile import RunFile
 from ..data.labels import Target
+from ..data.overlap import counted
 from ..data.placement import View
 from ..data.prepare import Preparation
-from ..errors import AbortedError, DataError, ExistsError, FedLoomError, SettingError
+from ..errors import (
+    AbortedError,
+    DataError,
+    ExistsError,
+    FedLoomError,
+    SettingError,
+    reason,
+)
 from ..federation.messages import Key, Message
-from ..federation.permits import Permits, Way, form
 from ..federation.topology import SERVER, Client, Party, Topology, known_to, title
 from ..files import write_text
 from ..transports.grpc import GrpcTransport
 from .agreement import Agreement
+from .align_messages import MOVES, Refused, go_ahead, packed, permits, unpacked
 from .basis import Basis
 from .connect import Connections
 from .log import Log
 from .partyfile import PartyFile
 from .rows import preparation_beside, write_rows
-from .tables import HASH, OwnTable, Settings, fitted, kinds_of, rows_of, target_of
-
-MOVES = {"hashes": 1, "others": 2, "numbers": 3, "summary": 4, "facts": 5, "basis": 6}
-JSON = torch.zeros(1, dtype=torch.uint8)
-FORMS: dict[str, dict[str, Tensor]] = {
-    "hashes": {"ids": torch.zeros(1, HASH, dtype=torch.uint8), "told": JSON},
-    "others": {"ids": torch.zeros(1, HASH, dtype=torch.uint8)},
-    "numbers": {"numbers": torch.zeros(1, dtype=torch.int64), "common": JSON, "told": JSON},
-    "summary": {"told": JSON},
-    "facts": {"told": JSON},
-    "basis": {"told": JSON},
-}
+from .tables import (
+    OwnTable,
+    Settings,
+    fitted,
+    kinds_of,
+    refuse_poor,
+    rows_of,
+    target_of,
+)
+from .variants import more_of, of_silo, overlap_at
 
 
 @dataclass
@@ -87,7 +94,7 @@ class Aligning:
         try:
             made = self._go()
         except FedLoomError as problem:
-            if not isinstance(problem, AbortedError):
+            if not isinstance(problem, AbortedError | Refused):
                 self._transport.abort(f"{title(self.me)}: {problem}")
             self.log.note("failed", why=str(problem))
             raise
@@ -102,7 +109,7 @@ class Aligning:
                 return self._as_client(self.me)
             return self._as_server() if self.me == SERVER else self._as_hub(self.me)
         except (KeyError, TypeError, AttributeError, IndexError) as problem:
-            raise DataError(f"what was told does not fit together ({problem!r})") from None
+            raise DataError(f"what was told does not fit together ({reason(problem)})") from None
 
     def _as_client(self, me: Client) -> Agreement:
         party, settings = self.own.party, self.settings
@@ -111,9 +118,14 @@ class Aligning:
         table = OwnTable(Path(party.table), read_salt(Path(party.salt)), me, settings)
         self._send("hashes", me.silo, ids=table.ids(), told=packed(table.columns()))
         heard = self._hear("numbers", me.silo)
-        kinds, numbers, common = unpacked(heard["told"]), heard["numbers"], heard["common"]
+        numbers, common = heard["numbers"], heard["common"]
         if len(numbers) != len(common) or len(numbers) != len(table.ids()):
             raise DataError(f"{title(me.silo)} numbered {len(numbers)} rows, and there are others")
+        matched = int(common.count_nonzero()), len(common)
+        self.log.note("matched", rows=matched[1], matched=matched[0])
+        self.log.say(f"matched: {counted(matched, ' of our rows')}")
+        self._send("variants", me.silo, **table.variants(common))
+        kinds = go_ahead(unpacked(self._hear("kinds", me.silo)["told"]))["kinds"]
         told = {
             "columns": table.summary(kinds, numbers),
             "labels": table.labels(common, settings.goal),
@@ -134,10 +146,13 @@ class Aligning:
         held = {client: mine["ids"] for client, mine in heard.items()}
         for other in others:
             self._send("others", other, ids=torch.cat([*held.values()]))
-        theirs = [self._hear("others", other)["ids"] for other in others]
-        size, mine = rows_of(held, theirs, self.settings.test)
+        theirs = {other: self._hear("others", other)["ids"] for other in others}
+        size, mine = rows_of(held, [*theirs.values()], self.settings.test)
         for client, (numbers, common) in mine.items():
-            self._send("numbers", client, numbers=numbers, common=common, told=packed(kinds))
+            self._send("numbers", client, numbers=numbers, common=common)
+        self._judge(mine, {other: len(ids) for other, ids in theirs.items()}, size)
+        for client in clients:
+            self._send("kinds", client, told=packed({"kinds": kinds}))
         sums = {client: unpacked(self._hear("summary", client)["told"]) for client in clients}
         columns = [sums[client]["columns"] for client in clients]
         preparation = fitted(me, columns, self.settings.rare)
@@ -157,8 +172,38 @@ class Aligning:
         numbered = {client: n[n >= 0].sort().values for client, (n, _) in mine.items()}
         return self._write(basis, numbered, {}, {}, prepared)
 
+    def _judge(
+        self,
+        mine: Mapping[Client, tuple[Tensor, Tensor]],
+        others: Mapping[str, int],
+        train: int,
+    ) -> None:
+        """Say how well ids match, the same at every hub, and end it where that is too poor."""
+        own = of_silo([self._hear("variants", client) for client in mine])
+        for other in others:
+            self._send("silo-variants", other, **own)
+        more = more_of([own, *(self._hear("silo-variants", other) for other in others)])
+        seen = overlap_at(self.topology.silos, mine, others, more)
+        self.log.note("matched", **seen.to_json())
+        for line in seen.lines():
+            self.log.say(line)
+        idle = [title(client) for client, (numbers, _) in mine.items() if not (numbers >= 0).any()]
+        if idle:
+            self.log.say(f"note: without training rows: {', '.join(idle)}")
+        try:
+            refuse_poor(seen.by_silo(), train, self.settings.min_match)
+        except DataError as problem:
+            for client in mine:
+                self._send("kinds", client, told=packed({"refused": str(problem)}))
+            if self.topology.server:
+                self._send("basis", SERVER, told=packed({"refused": str(problem)}))
+            raise Refused(str(problem)) from None
+        if seen.advice:
+            self.log.say(f"note: {seen.advice}")
+
     def _as_server(self) -> Agreement:
-        heard = [unpacked(self._hear("basis", silo)["told"]) for silo in self.topology.silos]
+        silos = self.topology.silos
+        heard = [go_ahead(unpacked(self._hear("basis", silo)["told"])) for silo in silos]
         if any(one != heard[0] for one in heard):
             raise DataError("hubs have agreed on different things")
         return self._write(Basis.from_json(heard[0]["basis"]), {}, {}, {}, None)
@@ -234,45 +279,6 @@ def topology_of(file: RunFile) -> Topology:
         silo: tuple(held) if isinstance(held, Mapping) else ("all",) for silo, held in silos.items()
     }
     return Topology(clients, file.algorithm.needs_server)
-
-
-def permits(topology: Topology) -> Permits:
-    """What may pass: the messages of this file, and nothing else."""
-    forms = {
-        kind: form(
-            [
-                (name, str(a.dtype).removeprefix("torch."), tuple(a.shape))
-                for name, a in tree.named(payload).items()
-            ],
-            rows=True,
-        )
-        for kind, payload in FORMS.items()
-    }
-    ways: dict[Way, frozenset[Any]] = {}
-    for silo in topology.silos:
-        for kind, source, to in (
-            ("hashes", f"{silo}/*", silo),
-            ("summary", f"{silo}/*", silo),
-            ("numbers", silo, f"{silo}/*"),
-            ("basis", silo, f"{silo}/*"),
-            *((kind, silo, other) for other in topology.silos for kind in ("others", "facts")),
-            ("basis", silo, SERVER),
-        ):
-            ways[Way(kind, source, to)] = frozenset([forms[kind]])
-    return Permits(ways)
-
-
-def packed(value: Any) -> Tensor:
-    """JSON as bytes in a tensor."""
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-    return torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
-
-
-def unpacked(value: Tensor) -> Any:
-    try:
-        return json.loads(bytes(value.numpy()).decode())
-    except ValueError as problem:
-        raise DataError(f"what was told cannot be read ({problem})") from None
 
 
 def read_salt(path: Path) -> str:

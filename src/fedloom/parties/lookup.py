@@ -102,7 +102,8 @@ class OwnRows:
         sheet = read_sheet(path, title(me), wanted)
         _once(sheet.ids.tolist(), f"{title(me)}: {path}")
         self._silo.check(sheet.names, f"{title(me)}: {path.name}")
-        self._kinds: dict[str, Kind] = {n: "text" if n in text else "number" for n in needed}
+        kinds: dict[str, Kind] = {n: "text" if n in text else "number" for n in needed}
+        self._table = table_of(sheet, kinds)
         self._sheet = sheet
 
     def find(self, ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -112,7 +113,7 @@ class OwnRows:
         mine = np.array([place for place in places if place >= 0], dtype=np.int64)
         if self._sheet is None:
             return held, self._x[torch.from_numpy(mine)]
-        table = {name: take(c, mine) for name, c in table_of(self._sheet, self._kinds).items()}
+        table = {name: take(column, mine) for name, column in self._table.items()}
         x = self._silo.apply(table, self._sheet.where)
         shape, _ = self._agreement.basis.features[self._me.silo]
         if tuple(x.shape[1:]) != shape or not bool(x.isfinite().all()):

@@ -275,6 +275,8 @@ def rehearse(
     rehearsal = Rehearsal(file, folder, waits or {})
     say("the reference: everyone in this process")
     run = rehearsal.prepare()
+    for line in [] if run.data is None else run.data.lines():
+        say(line)
     parties = run.placement.topology.parties
     say(f"{len(parties)} parties, each a process of its own")
     began = time.monotonic()

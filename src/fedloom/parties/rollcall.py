@@ -29,7 +29,7 @@ from ..errors import DataError
 from ..federation.permits import Form, Way
 from ..federation.topology import SERVER, Client, Party, Topology, known_to, title
 from ..models.task import Shapes
-from .align import JSON, packed, unpacked
+from .align_messages import JSON, packed, unpacked
 from .asking import form_of
 from .connect import listeners
 from .finished import Finished, version_of

@@ -18,11 +18,13 @@ from ..config.runfile import RunFile
 from ..data.align import drawn
 from ..data.columns import Cells, Ints, Kind, Table, Words, is_number, take
 from ..data.labels import Target, find_target, has_label, refuse_text
+from ..data.overlap import Overlap, check_least
 from ..data.prepare import Categories, Numbers, SiloPreparation, Summary, fit
 from ..data.reading import Wanted, read_sheet
 from ..data.schema import table_of
 from ..errors import DataError, SettingError
 from ..federation.topology import Client, title
+from .variants import variants_of
 
 HASH = 32  # bytes
 
@@ -39,6 +41,7 @@ class Settings:
     categories: Sequence[str]
     drop: Sequence[str]
     rare: int
+    min_match: float
 
     @staticmethod
     def of(file: RunFile) -> Settings:
@@ -53,6 +56,7 @@ class Settings:
             raise SettingError("data: goal is needed: nobody sees all labels to guess it from")
         if isinstance(data["test"], str):
             raise SettingError("data: test must be a share here, not a column")
+        check_least(data["min_match"])
         kept = {one.name: data[one.name] for one in fields(Settings)}
         return Settings(**kept)
 
@@ -61,7 +65,7 @@ class OwnTable:
     """A client's file, read."""
 
     def __init__(self, path: Path, salt: str, me: Client, settings: Settings):
-        given, self._me = settings, me
+        given, self._me, self._salt = settings, me, salt
         text, drop = frozenset(given.categories), frozenset(given.drop) - {given.label}
         wanted = Wanted(given.id, text, drop, salt=salt)
         self._sheet = read_sheet(path, title(me), wanted)
@@ -82,6 +86,11 @@ class OwnTable:
         hexed = "".join(self._sheet.ids[self._rows].tolist())
         flat = np.frombuffer(bytes.fromhex(hexed), dtype=np.uint8)
         return torch.from_numpy(flat.reshape(-1, HASH).copy())
+
+    def variants(self, common: Tensor) -> dict[str, Tensor]:
+        """Of the ids that are not common, looked at less closely."""
+        others = self._rows[common.numpy() == 0]
+        return variants_of(self._sheet.plain[others].tolist(), self._salt)
 
     def columns(self) -> dict[str, Any]:
         """Names and looks of the columns; no cell of them."""
@@ -179,12 +188,8 @@ def rows_of(
                 told = f"{title(holders[one])} and {title(client)}"
                 raise DataError(f"{told} have rows of the same ids; keep each at one of them")
     common = sorted(set(holders).intersection(*(each_hash(ids) for ids in others)))
-    if not common:
-        raise DataError("no id is in every silo: ids must be written alike, and the salt be one")
     testing = drawn((one.hex() for one in common), test)
     train = [one for one, held_back in zip(common, testing.tolist(), strict=True) if not held_back]
-    if not train:
-        raise DataError(f"all {len(common)} common rows are for testing; none are left to train")
     number, known = {one: k for k, one in enumerate(train)}, set(common)
     return len(train), {
         client: (
@@ -193,6 +198,17 @@ def rows_of(
         )
         for client, ids in mine.items()
     }
+
+
+def refuse_poor(overlap: Overlap, train: int, least: float) -> None:
+    """Nothing to train on, or suspiciously little."""
+    common, _ = overlap.silos[overlap.smallest]
+    if not common:
+        advice = overlap.advice or "ids must be written alike, and the salt be one"
+        raise DataError(f"no id is in every silo: {advice}")
+    overlap.check(least)
+    if not train:
+        raise DataError(f"all {common} common rows are for testing; none are left to train")
 
 
 def each_hash(ids: Tensor) -> list[bytes]:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ...errors import DataError, SettingError, nearest
+from ...errors import DataError, SettingError, nearest, reason
 from ...rng import Streams
 
 Array = npt.NDArray[Any]
@@ -35,12 +35,15 @@ def reading(path: Path) -> Iterator[None]:
     except DataError:
         raise
     except Exception as problem:  # parsers of damaged files raise nearly anything
-        raise DataError(f"{path} cannot be read ({problem})") from problem
+        raise DataError(f"{path} cannot be read ({reason(problem)})") from None
 
 
 def arrays(path: Path, *names: str) -> list[Array]:
     """Arrays of an npz file."""
     with reading(path), np.load(path) as found:
+        lacking = [name for name in names if name not in found]
+        if lacking:
+            raise DataError(f"{path} has no array {lacking[0]!r}")
         return [found[name] for name in names]
 
 
