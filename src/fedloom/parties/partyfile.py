@@ -140,7 +140,7 @@ class PartyFile:
             raise SettingError(f"{path}: {where}{': ' if where else ''}{problem}") from None
         if not isinstance(found.me, Client) and found.listen is None:
             raise SettingError(f"{path}: a hub needs `listen`, host:port")
-        return _absolute(found, path.resolve().parent)
+        return _absolute(found, path.parent.resolve())
 
 
 def _absolute(value: Any, base: Path) -> Any:
