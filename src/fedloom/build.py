@@ -90,6 +90,7 @@ def build_run(
         replay=engine.replay,
         compile=engine.compile,
         network=file.network,
+        metrics=file.evaluation.metrics,
         ranks=ranks,
     )
 

@@ -8,7 +8,7 @@ named when it is loaded.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -28,9 +28,9 @@ from .errors import DataError, ModelError, SettingError, nearest
 from .files import write_bytes, write_json
 from .losses import Loss
 from .models.guard import GUARDED, guarded
-from .models.library import IN_A_ROW, Maker, in_a_row
-from .records.metrics import Metrics, metrics
-from .registry import losses, models
+from .models.library import IN_A_ROW, Maker, in_a_row, registered
+from .records.metrics import Metrics, check_metrics, metrics
+from .registry import losses
 
 How = Literal["joint", "combined", "alone"]
 Sources = Mapping[str, Any]
@@ -108,11 +108,14 @@ class Model:
             return scores.softmax(1)
         raise ModelError("only classes have probabilities")
 
-    def evaluate(self, placement: Placement, at: str | None = None) -> Metrics:
-        """Test metrics of a placement with labels."""
+    def evaluate(
+        self, placement: Placement, at: str | None = None, *, more: Sequence[str] = ()
+    ) -> Metrics:
+        """Test metrics of a placement with labels; `more`: registered ones besides the usual."""
         if self.goal is None:
             raise ModelError("a loss of your own has no metrics: use predict")
-        return metrics(self.goal, self.predict(placement, at), placement.labels())
+        check_metrics(more, self.goal)
+        return metrics(self.goal, self.predict(placement, at), placement.labels(), more)
 
     def _embedded(self, silo: str, x: Tensor) -> Tensor:
         block = self.blocks[silo]
@@ -222,7 +225,7 @@ def _maker(told: Mapping[str, Any] | None, name: str, own: Sources | None) -> An
     if told["name"] == IN_A_ROW:
         return in_a_row(*(_maker(told[part], name, None) for part in ("middle", "last")))
     settings = {key: _tuple(value) for key, value in told.items() if key != "name"}
-    return models[told["name"]](**settings)
+    return registered(told["name"], settings)
 
 
 def _tuple(value: Any) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -38,7 +38,7 @@ from .model import How, Model
 from .models.library import Maker
 from .models.task import JointModel, Task, two_parts
 from .progress import Bar
-from .records.metrics import HEADLINE, Metrics
+from .records.metrics import HEADLINE, Metrics, check_metrics
 from .records.record import Record
 from .transports.memory import MemoryTransport
 from .viewer import Viewer
@@ -89,8 +89,8 @@ class Run:
     `chunk`: clients run at once by the stacked engine (None: by their size), `replay`: calls after
     which it traces local work (0: never), `compile`: whether it compiles it; see
     docs/speed.md. `precision`: "tf32" and "bf16" keep weights in float32. `network`: links and
-    speeds for `time`. `ranks`: processes to share the clients' work with; see
-    docs/several-processes.md.
+    speeds for `time`. `metrics`: registered ones to measure besides the usual. `ranks`: processes
+    to share the clients' work with; see docs/several-processes.md.
     After an error, `state`, `round` and `time` are those of the last complete round.
     """
 
@@ -109,6 +109,7 @@ class Run:
         replay: int = CALLS,
         compile: bool = False,
         network: Network | None = None,
+        metrics: Sequence[str] = (),
         ranks: Ranks | None = None,
     ):
         if chunk is not None and (not isinstance(chunk, int) or chunk < 1):
@@ -120,6 +121,8 @@ class Run:
         placement = data.train if isinstance(data, Federated) else data
         task = algorithm.trains(task)
         self.algorithm, self.task, self.placement = algorithm, task, placement
+        check_metrics(metrics, task.loss.goal)
+        self.metrics = tuple(metrics)
         self.halted: str | None = None  # why it ended before the rounds it was asked for
         self.shapes = task.shapes(placement, dtype_of(precision))
         algorithm.check(task, placement)

@@ -83,12 +83,12 @@ class Viewer:
 
     def metrics(self, placement: Placement, rows: int | None = None) -> dict[str, Metrics]:
         """Metrics at every hub that predicts for itself."""
-        goal = self._run.task.loss.goal
+        goal, more = self._run.task.loss.goal, self._run.metrics
         if goal is None:
             return {}
         labels = placement.labels()
         return {
-            hub: metrics(goal, scores, labels)
+            hub: metrics(goal, scores, labels, more)
             for hub, scores in self.scores(placement, rows).items()
         }
 

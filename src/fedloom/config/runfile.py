@@ -13,7 +13,7 @@ from ..algorithms.base import Algorithm
 from ..data.cut import Partition
 from ..errors import SettingError, nearest
 from ..federation.clock import Network
-from ..registry import algorithms
+from ..registry import algorithms, metrics
 from . import sections
 from .convert import BadKey, plain_table, table
 from .fields import Field, fields_of
@@ -204,7 +204,7 @@ def _checked(raw: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _sound(found: Mapping[str, Mapping[str, Any]]) -> None:
-    """Numbers that no run can have."""
+    """Numbers that no run can have, and names that nobody has registered."""
     for path, least in {
         ("algorithm", "rounds"): 1,
         ("evaluation", "every"): 1,
@@ -217,6 +217,8 @@ def _sound(found: Mapping[str, Mapping[str, Any]]) -> None:
         value = found[path[0]][path[1]]
         if value is not None and value < least:
             raise BadKey(path, f"must be at least {least}, not {value}")
+    for name in found["evaluation"]["metrics"]:
+        sections.known(metrics, name, ("evaluation", "metrics"))
     if not 0 <= found["engine"]["presence"] <= 1:
         raise BadKey(("engine", "presence"), "must be between 0 and 1")
     if len(set(found["evaluation"]["baselines"])) < len(found["evaluation"]["baselines"]):

@@ -15,10 +15,10 @@ from ..arithmetic import Precision
 from ..data import sets as _sets  # noqa: F401  (registers the data sets)
 from ..data.cut import Partition
 from ..data.tables import read_tables
-from ..errors import nearest
+from ..errors import SettingError
 from ..federation.clock import Network
 from ..models.task import Combine
-from ..registry import algorithms, datasets, losses, models
+from ..registry import Registry, algorithms, datasets, losses, models
 from .convert import BadKey, Path, table
 from .fields import Field, fields_of
 
@@ -80,6 +80,10 @@ class Evaluation:
         tuple[Baseline, ...],
         "what else to train on the same rows: `central` (pooled), `alone` (every silo for "
         "itself), `no-exchange` (lone silos, scores combined)",
+    ] = ()
+    metrics: Annotated[
+        tuple[str, ...],
+        "what else to measure on test rows, besides what is usual: `fedloom list metrics`",
     ] = ()
     rows: Annotated[int | None, "rows predicted at a time; none: by their size"] = None
 
@@ -146,13 +150,13 @@ def data_fields(values: Mapping[str, Any], path: Path) -> dict[str, Field]:
         return OWN
     if "name" not in values:
         raise BadKey(path, "say `name`, a registered data set, or `silos`, your own tables")
-    entry = _known("data set", datasets, values["name"], (*path, "name"))
+    entry = known(datasets, values["name"], (*path, "name"))
     return {**NAMED, **fields_of(entry.load, without=("files",))}
 
 
 def model_settings(name: Any, path: Path) -> dict[str, Field]:
     """What the run file may say about a model."""
-    return fields_of(_known("model", models, name, (*path, "name")), without=FILLED)
+    return fields_of(known(models, name, (*path, "name")), without=FILLED)
 
 
 def model_table(values: Mapping[str, Any], path: Path) -> dict[str, Any]:
@@ -171,13 +175,13 @@ def model_table(values: Mapping[str, Any], path: Path) -> dict[str, Any]:
             fields |= model_settings(told.get("name", "linear"), where)
             found[key] = table(fields, told, where)
     if found["loss"] is not None:
-        _known("loss", losses, found["loss"], (*path, "loss"))
+        known(losses, found["loss"], (*path, "loss"))
     return found
 
 
 def algorithm_fields(values: Mapping[str, Any], path: Path) -> dict[str, Field]:
     name = values.get("name", RUN["name"].default)
-    return {**RUN, **fields_of(_known("algorithm", algorithms, name, (*path, "name")))}
+    return {**RUN, **fields_of(known(algorithms, name, (*path, "name")))}
 
 
 def partition_fields() -> dict[str, Field]:
@@ -188,10 +192,12 @@ def network_fields() -> dict[str, Field]:
     return fields_of(Network)
 
 
-def _known(what: str, registry: Any, name: Any, path: Path) -> Any:
-    if not isinstance(name, str) or name not in set(registry):
-        raise BadKey(path, f"unknown {what} {name!r}{nearest(str(name), registry)}")
-    return registry[name]
+def known(registry: Registry, name: Any, path: Path) -> Any:
+    """What is registered under a name of the run file."""
+    try:
+        return registry[name]
+    except SettingError as problem:
+        raise BadKey(path, str(problem)) from None
 
 
 def about(thing: Any) -> str:

@@ -43,8 +43,9 @@ class Files:
 
 @dataclass(frozen=True)
 class Entry:
-    """A registered set. `files` maps names to the SHA-256 of their content, unpacked (None: any);
-    files called .gz may also lie there unpacked. `folder` is where they are usually found."""
+    """A registered set; to call it is to load it. `files` maps names to the SHA-256 of their
+    content, unpacked (None: any); files called .gz may also lie there unpacked. `folder` is where
+    they are usually found."""
 
     name: str
     about: str
@@ -52,6 +53,9 @@ class Entry:
     files: Mapping[str, str | None]
     get: str
     folder: str
+
+    def __call__(self, *files: Files, **options: Any) -> Dataset:
+        return self.load(*files, **options)
 
     @property
     def options(self) -> dict[str, inspect.Parameter]:
@@ -101,13 +105,12 @@ def dataset(
     files: Mapping[str, str | None] | None = None,
     get: str = "",
     folder: str | None = None,
-) -> Callable[[Loader], Loader]:
+) -> Callable[[Loader], Entry]:
     """Register a loader under a name."""
 
-    def add(load: Loader) -> Loader:
+    def add(load: Loader) -> Entry:
         entry = Entry(name, about, load, files or {}, get, folder or name)
-        datasets.register(name)(entry)
-        return load
+        return datasets.register(name)(entry)
 
     return add
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -33,6 +33,24 @@ class Maker:
     def describe(self) -> dict[str, Any]:
         """`models[name](**settings)` makes it again; a module of the user's own is not told."""
         return {"name": self.name, **{k: _told(v) for k, v in self.settings}}
+
+
+@dataclass(frozen=True)
+class Registered:
+    """Makes modules of a registered model whose factory gives no Maker but a module, or a function
+    that makes one."""
+
+    name: str
+
+    def __call__(self, **settings: Any) -> nn.Module:
+        made = models[self.name](**settings)
+        return made if isinstance(made, nn.Module) else made()
+
+
+def registered(name: str, settings: Mapping[str, Any]) -> Maker:
+    """The registered model `name` with these settings, all of them."""
+    made = models[name](**settings)
+    return made if isinstance(made, Maker) else _maker(name, Registered(name), **settings)
 
 
 def _told(value: Any) -> Any:

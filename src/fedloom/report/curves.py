@@ -180,7 +180,7 @@ def _y_scale(axes: Any, found: Mapping[str, Curve], metric: str) -> None:
     if metric == "r2" and min(values) < LOWEST_R2:
         axes.set_ylim(LOWEST_R2, max(max(values), 0.0) + 0.05)
         label += f" (from {LOWEST_R2:g} up)"
-    if metric in words.SMALLER_IS_BETTER and min(values) > 0 and max(values) > 20 * min(values):
+    if words.smaller_is_better(metric) and min(values) > 0 and max(values) > 20 * min(values):
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         label += ", logarithmic"

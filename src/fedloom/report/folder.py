@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DataError
+from ..records.metrics import HEADLINE
 from ..records.record import GREW, Record, grew
-
-HEADLINES = {"classes": "accuracy", "binary": "auroc", "number": "r2"}
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,8 @@ class RunFolder:
         for records in self.records.values():
             for record in records:
                 found.update(dict.fromkeys(record["metrics"]))
-        first = HEADLINES.get(str(self.data.get("goal")), "")
+        own = self.data.get("goal")
+        first = next((metric for goal, metric in HEADLINE.items() if goal == own), "")
         return sorted(found, key=lambda name: name != first)
 
     @property

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..records.metrics import smaller_is_better as smaller_is_better
 from .folder import RunFolder
 
 Record = Mapping[str, Any]
@@ -51,7 +52,6 @@ METRICS = {
     "local_r2": "R² of the clients' own models",
 }
 IN_PERCENT = {"accuracy", "top5", "local_accuracy"}
-SMALLER_IS_BETTER = {"mse", "train_loss"}
 TIERS = {"bottom": "inside silos", "top": "between hubs"}
 
 
@@ -82,7 +82,7 @@ def show(metric: str, value: float | None, unit: bool = True) -> str:
         return "undefined"
     if metric in IN_PERCENT:
         return f"{100 * value:.1f}" + (" %" if unit else "")
-    if metric in SMALLER_IS_BETTER:
+    if smaller_is_better(metric):
         return f"{value:.3g}"
     return f"{value:.3f}".replace("-", MINUS)
 
@@ -122,7 +122,7 @@ def silo_values(record: Record, metric: str) -> list[float]:
 
 def best(records: Sequence[Record], metric: str) -> tuple[float, int] | None:
     """The best value of a metric, and its round."""
-    sign = 1 if metric in SMALLER_IS_BETTER else -1
+    sign = 1 if smaller_is_better(metric) else -1
     found = [
         (sign * value, int(record["round"]))
         for record in records
@@ -194,7 +194,7 @@ def _worth(run: RunFolder) -> str:
     if not records or run.main in PARTS or records[-1]["round"] != mine["round"]:
         return ""
     here, there = value_of(mine, metric), value_of(records[-1], metric)
-    if here is None or there is None or metric in SMALLER_IS_BETTER:
+    if here is None or there is None or smaller_is_better(metric):
         return ""
     more = sum(mine["bytes"].values()) - sum(records[-1]["bytes"].values())
     gain, cost = round(here - there, 3), size(max(0, more))
