@@ -20,8 +20,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
+from .checked import checked
 from .data.dataset import Goal
-from .data.placement import Placement
+from .data.placement import Placement, as_rows
 from .data.prepare import Preparation
 from .data.tables import Files, IdKind, read_rows
 from .errors import DataError, ModelError, SettingError, nearest
@@ -31,6 +32,7 @@ from .models.guard import GUARDED, guarded
 from .models.library import IN_A_ROW, Maker, in_a_row, registered
 from .records.metrics import Metrics, check_metrics, metrics
 from .registry import losses
+from .settings import shown
 
 How = Literal["joint", "combined", "alone"]
 Sources = Mapping[str, Any]
@@ -64,9 +66,14 @@ class Model:
     def goal(self) -> Goal | None:
         return self.loss.goal
 
+    @checked("x")
     def predict(self, x: Mapping[str, Tensor] | Placement, at: str | None = None) -> Tensor:
         """Scores of rows: {silo: features}, the same rows in every silo, or a placement."""
         x = x.x if isinstance(x, Placement) else x
+        if not isinstance(x, Mapping):
+            form = "{silo: features} or a Placement is expected"
+            raise DataError(f"Model.predict: {form}, not {shown(x)}")
+        x = {silo: as_rows(f"features of silo {silo}", rows) for silo, rows in x.items()}
         if set(x) != set(self.silos):
             raise DataError(f"a model of silos {list(self.silos)}, rows of {list(x)}")
         if len({len(rows) for rows in x.values()}) != 1:
@@ -82,6 +89,7 @@ class Model:
                 return self._scores(at, phis[at])
             return self.loss.combine([self._scores(j, phi) for j, phi in phis.items()])
 
+    @checked("files")
     def predict_tables(
         self,
         files: Files,
@@ -100,14 +108,20 @@ class Model:
         rows = read_rows(files, self.preparation, id=id, ids=ids, salt=salt, notes=notes)
         return rows.ids, self.predict(rows, at)
 
+    @checked()
     def probabilities(self, scores: Tensor) -> Tensor:
         """Scores as probabilities: of class 1, or of each class."""
+        if scores.ndim != 2:
+            raise DataError(
+                f"scores: [rows, outputs] are expected, not of {scores.ndim} dimensions"
+            )
         if self.goal == "binary":
             return scores.sigmoid()[:, 0]
         if self.goal == "classes":
             return scores.softmax(1)
         raise ModelError("only classes have probabilities")
 
+    @checked()
     def evaluate(
         self, placement: Placement, at: str | None = None, *, more: Sequence[str] = ()
     ) -> Metrics:
@@ -122,7 +136,11 @@ class Model:
         like = next(iter(block.parameters()), None)
         if like is not None:
             x = x.to(like.device, like.dtype) if x.is_floating_point() else x.to(like.device)
-        return block(x)
+        try:
+            return block(x)
+        except (RuntimeError, IndexError) as problem:
+            told = f"rows of shape {list(x.shape[1:])} do not fit its model ({problem})"
+            raise DataError(f"silo {silo}: {told}") from None
 
     def _placed(self, silo: str, phi: Tensor) -> Tensor:
         if self.combine == "sum":
@@ -137,6 +155,7 @@ class Model:
 
     # On disk
 
+    @checked()
     def save(self, folder: str | PathLike[str]) -> Path:
         """Into a folder; a model that is there already is replaced."""
         folder = Path(folder)
@@ -168,6 +187,7 @@ class Model:
         }
 
 
+@checked()
 def load_model(
     folder: str | PathLike[str],
     *,

@@ -26,6 +26,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from .checked import check_fields
 from .errors import SettingError, nearest
 
 Mode = Literal["frozen", "trained", "noise-only"]
@@ -68,6 +69,10 @@ class Privacy:
     epsilon: Annotated[float | None, "the budget of a record in a silo, with delta"] = None
     delta: Annotated[float, "of (epsilon, delta)"] = 1e-5
     releases: Annotated[int | None, "T, how often a row may be sent on the budget"] = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        self.check()
 
     def check(self) -> None:
         """Refuse what cannot be accounted for, or cannot be meant."""

@@ -325,7 +325,9 @@ def test_a_guarded_model_is_saved_and_loaded(tmp_path):
     rows = data.train
     run = Run(tdcd(TRAINED), Task.of(data), data).fit(2)
     run.save(tmp_path / "model")
-    assert torch.allclose(load_model(tmp_path / "model").predict(rows), run.predict(), atol=1e-6)
+    assert torch.allclose(
+        load_model(tmp_path / "model").predict(rows), run.predict(rows), atol=1e-6
+    )
     own = {j: nn.Linear(x.shape[1], 3) for j, x in rows.x.items()}
     run = Run(tdcd(TRAINED), Task(own, "cross-entropy"), rows).fit(2)
     run.save(tmp_path / "own")

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..registry import algorithms, datasets, losses, metrics, models
+from ..settings import REQUIRED, Field, fields_of
 from .convert import described, plain
-from .fields import REQUIRED, Field, fields_of
 from .sections import FILLED, about
 
 REGISTRIES = {one.plural: one for one in (algorithms, models, datasets, losses, metrics)}
@@ -45,7 +45,7 @@ def told(fields: Mapping[str, Field]) -> list[dict[str, Any]]:
     return [
         {
             "name": field.name,
-            "type": described(field.hint),
+            "type": described(field.hint) + (f", {field.limit.words}" if field.limit else ""),
             "required": field.default is REQUIRED,
             "default": None if field.default is REQUIRED else shown(field.default),
             "about": field.about,

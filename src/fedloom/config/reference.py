@@ -7,9 +7,9 @@ from typing import Any
 
 from ..algorithms.stepsize import RULES
 from ..privacy import Privacy
+from ..settings import Field, fields_of
 from . import sections
 from .catalogue import catalogue, told
-from .fields import Field, fields_of
 from .sections import Engine, Evaluation, Output, about
 
 HEAD = """\

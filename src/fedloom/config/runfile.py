@@ -14,9 +14,9 @@ from ..data.cut import Partition
 from ..errors import SettingError, nearest
 from ..federation.clock import Network
 from ..registry import algorithms, metrics
+from ..settings import BadKey, Field, fields_of
 from . import sections
-from .convert import BadKey, plain_table, table
-from .fields import Field, fields_of
+from .convert import made, plain_table, table
 from .lines import key_lines, line_of
 from .sections import Engine, Evaluation, Output
 from .writing import dumps
@@ -204,23 +204,12 @@ def _checked(raw: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _sound(found: Mapping[str, Mapping[str, Any]]) -> None:
-    """Numbers that no run can have, and names that nobody has registered."""
-    for path, least in {
-        ("algorithm", "rounds"): 1,
-        ("evaluation", "every"): 1,
-        ("evaluation", "rows"): 1,
-        ("output", "checkpoint_every"): 1,
-        ("engine", "chunk"): 1,
-        ("engine", "replay"): 0,
-        ("engine", "threads"): 1,
-    }.items():
-        value = found[path[0]][path[1]]
-        if value is not None and value < least:
-            raise BadKey(path, f"must be at least {least}, not {value}")
+    """Settings that do not go together, and names that nobody has registered."""
+    own = {k: v for k, v in found["algorithm"].items() if k not in sections.RUN}
+    made(algorithms[found["algorithm"]["name"]], own, ("algorithm",))
+    made(Network, found["network"], ("network",))
     for name in found["evaluation"]["metrics"]:
         sections.known(metrics, name, ("evaluation", "metrics"))
-    if not 0 <= found["engine"]["presence"] <= 1:
-        raise BadKey(("engine", "presence"), "must be between 0 and 1")
     if len(set(found["evaluation"]["baselines"])) < len(found["evaluation"]["baselines"]):
         raise BadKey(("evaluation", "baselines"), "a baseline is named twice")
 

@@ -19,8 +19,8 @@ from ..errors import SettingError
 from ..federation.clock import Network
 from ..models.task import Combine
 from ..registry import Registry, algorithms, datasets, losses, models
-from .convert import BadKey, Path, table
-from .fields import Field, fields_of
+from ..settings import BadKey, Field, Path, at_least, between, fields_of
+from .convert import table
 
 FILLED = (
     "inputs",
@@ -50,16 +50,16 @@ class Engine:
         "have fewer digits",
     ] = "float32"
     device: Annotated[str, "`cpu`, `cuda`, `cuda:0`, ..."] = "cpu"
-    chunk: Annotated[int | None, "clients run at once; none: by their size"] = None
+    chunk: Annotated[int | None, at_least(1), "clients run at once; none: by their size"] = None
     replay: Annotated[
-        int, "calls (of 20 ms in the mean) after which local work is traced; 0: never"
+        int, at_least(0), "calls (of 20 ms in the mean) after which local work is traced; 0: never"
     ] = 150
     compile: Annotated[
         bool, "compile clients' work: on a CPU in a second or two, on a GPU in some minutes"
     ] = False
-    presence: Annotated[float, "the share of clients present in a round, drawn anew each round"] = (
-        1.0
-    )
+    presence: Annotated[
+        float, between(0, 1), "the share of clients present in a round, drawn anew each round"
+    ] = 1.0
     schedule: Annotated[
         str | None,
         "schedule.json of another run: who is there, and who visits a master when, as then",
@@ -68,14 +68,16 @@ class Engine:
         Literal["drawn", "arrival"],
         "who visits a master next, among real parties: drawn, or whoever is free first",
     ] = "drawn"
-    threads: Annotated[int | None, "CPU threads; none: torch's choice"] = None
+    threads: Annotated[int | None, at_least(1), "CPU threads; none: torch's choice"] = None
 
 
 @dataclass(frozen=True)
 class Evaluation:
     """When the model is looked at, and what it is set beside."""
 
-    every: Annotated[int | None, "rounds between evaluations; none: about 20 in all"] = None
+    every: Annotated[
+        int | None, at_least(1), "rounds between evaluations; none: about 20 in all"
+    ] = None
     baselines: Annotated[
         tuple[Baseline, ...],
         "what else to train on the same rows: `central` (pooled), `alone` (every silo for "
@@ -85,7 +87,7 @@ class Evaluation:
         tuple[str, ...],
         "what else to measure on test rows, besides what is usual: `fedloom list metrics`",
     ] = ()
-    rows: Annotated[int | None, "rows predicted at a time; none: by their size"] = None
+    rows: Annotated[int | None, at_least(1), "rows predicted at a time; none: by their size"] = None
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ class Output:
     folder: Annotated[str | None, "the run's folder; none: `runs/` and the run file's name"] = None
     title: Annotated[str | None, "of the report"] = None
     checkpoint_every: Annotated[
-        int | None, "rounds between checkpoints; none: as often as evaluated"
+        int | None, at_least(1), "rounds between checkpoints; none: as often as evaluated"
     ] = None
     report: Annotated[bool, "write the HTML report at the end"] = True
     tensorboard: Annotated[bool, "also write TensorBoard events (extra `tensorboard`)"] = False
@@ -114,6 +116,7 @@ NAMED = {
         int | None,
         None,
         "so many training rows, test rows in proportion; none: all",
+        at_least(1),
     ),
 }
 OWN = {
@@ -130,7 +133,7 @@ MODEL = {
     "loss": Field("loss", str | None, None, "none: by the goal of the data"),
     "combine": Field("combine", Combine, "sum", "how the silos' embeddings meet"),
     "embedding": Field(
-        "embedding", int | None, None, "width of each silo's embedding; needs a head"
+        "embedding", int | None, None, "width of each silo's embedding; needs a head", at_least(1)
     ),
     "head": Field("head", dict[str, Any] | None, None, "a model over the joint embedding"),
     "middle": Field(
@@ -140,7 +143,7 @@ MODEL = {
 }
 RUN = {
     "name": Field("name", str, "tdcd", "a registered algorithm: `fedloom list algorithms`"),
-    "rounds": Field("rounds", int, 100, "communication rounds"),
+    "rounds": Field("rounds", int, 100, "communication rounds", at_least(1)),
 }
 CUT_FILE = Field("file", str | None, None, "take the cut from this file, written by another run")
 

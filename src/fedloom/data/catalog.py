@@ -21,8 +21,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ..checked import check_settings, checked
 from ..errors import DataError, InputError, SettingError, nearest
 from ..registry import datasets
+from ..settings import fields_of
 from .dataset import Dataset
 
 ENVIRONMENT = "FEDLOOM_DATA"
@@ -115,6 +117,7 @@ def dataset(
     return add
 
 
+@checked()
 def load(
     name: str, folder: str | os.PathLike[str] | None = None, verify: bool = True, **options: Any
 ) -> Dataset:
@@ -122,6 +125,7 @@ def load(
     entry: Entry = datasets[name]
     for word in sorted(set(options) - set(entry.options)):
         raise SettingError(f"data set {name} has no option {word!r}{nearest(word, entry.options)}")
+    check_settings(f"data set {name}", fields_of(entry.load, without=("files",)), options)
     if not entry.files:
         return entry.load(**options)
     found = entry.find(folder)

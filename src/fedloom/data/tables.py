@@ -19,11 +19,13 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from ..errors import DataError, SettingError, nearest
+from ..checked import checked
+from ..errors import DataError, SettingError
 from ..federation.topology import Client, Topology, title
+from ..settings import Count, shown
 from .align import Common, Rows, drawn, keep_common, refuse_duplicates, told
 from .columns import Cells, Ints, Kind, Table, take
-from .dataset import LOSSES, Goal
+from .dataset import Goal
 from .federated import Federated
 from .labels import Target, find_target, has_label, refuse_text
 from .placement import Placement, Shard
@@ -40,6 +42,7 @@ Labels = Mapping[Client, Cells]  # of the silos that have them
 ONLY_CLIENT = "all"  # where a silo is given as one file
 
 
+@checked("files")
 def read_tables(
     files: Files,
     *,
@@ -50,14 +53,14 @@ def read_tables(
     numbers: Annotated[Sequence[str], "columns that are numbers"] = (),
     categories: Annotated[Sequence[str], "columns that are text, whatever they look like"] = (),
     drop: Annotated[Sequence[str], "columns to leave out"] = (),
-    rare: Annotated[int, "categories in fewer training rows become other"] = 1,
+    rare: Annotated[Count, "categories in fewer training rows become other"] = 1,
     ids: Annotated[IdKind, "hashed: HMAC-SHA256 of the id with a salt, on reading"] = "plain",
     salt: Annotated[str | None, "a secret text that all silos share, for hashed ids"] = None,
     show_ids: Annotated[bool, "whether errors may show ids"] = False,
     name: str = "tables",
 ) -> Federated:
     """Read and prepare {silo: {client: path}}, or {silo: path} for a silo of one client."""
-    _check_settings(id, label, goal, test, rare)
+    _check_settings(id, label, test)
     split = test if isinstance(test, str) else None
     wanted = Wanted(
         id,
@@ -108,6 +111,7 @@ def read_tables(
     )
 
 
+@checked("files")
 def read_rows(
     files: Files,
     preparation: Preparation,
@@ -155,21 +159,17 @@ def read_rows(
     return _place(sheets, tables, common.rows, preparation, labels)
 
 
-def _check_settings(id: str, label: str, goal: object, test: float | str, rare: int) -> None:
+def _check_settings(id: str, label: str, test: float | str) -> None:
     named = [id, label, *([test] if isinstance(test, str) else [])]
+    if not all(named):
+        raise SettingError("the id, label and test columns must have names")
     if len(set(named)) < len(named):
         raise SettingError(f"the id, label and test columns must differ: {', '.join(named)}")
-    if goal is not None and goal not in LOSSES:
-        raise SettingError(f"goal: {goal!r}{nearest(str(goal), LOSSES)}")
     if not isinstance(test, str) and not 0 <= test < 1:
         raise SettingError(f"test must be a share from 0 to below 1, or a column, not {test}")
-    if rare < 1:
-        raise SettingError(f"rare must be at least 1, not {rare}")
 
 
 def _salt(ids: str, salt: str | None) -> str | None:
-    if ids not in ("plain", "hashed"):
-        raise SettingError(f"ids must be plain or hashed, not {ids!r}")
     if ids == "hashed" and not salt:
         raise SettingError("hashed ids need a salt: a secret text that all silos share")
     if ids == "plain" and salt is not None:
@@ -179,12 +179,15 @@ def _salt(ids: str, salt: str | None) -> str | None:
 
 def _read(files: Files, wanted: Callable[[str], Wanted]) -> dict[str, dict[str, Sheet]]:
     """Every file, {silo: {client: what it holds}}."""
+    if not isinstance(files, Mapping):
+        wanted_form = "{silo: {client: path}} or {silo: path}"
+        raise SettingError(f"files: {wanted_form} is expected, not {shown(files)}")
     paths: dict[str, dict[str, Path]] = {}
     for silo, held in files.items():
         clients = held if isinstance(held, Mapping) else {ONLY_CLIENT: held}
         for name, path in clients.items():
             if not isinstance(path, str | PathLike):
-                raise SettingError(f"client {silo}/{name}: a path is expected, not {path!r}")
+                raise SettingError(f"client {silo}/{name}: a path is expected, not {shown(path)}")
         paths[str(silo)] = {str(name): Path(path) for name, path in clients.items()}
     Topology({silo: tuple(clients) for silo, clients in paths.items()})
     return {

@@ -7,8 +7,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from ..checked import check_settings
 from ..errors import ModelError, SettingError, nearest
 from ..registry import models
+from ..settings import fields_of
 from .block import Source
 from .library import registered
 
@@ -22,6 +24,7 @@ def sized(
     for key in settings:
         if key not in wants:
             raise SettingError(f"model {name} has no setting {key!r}{nearest(key, wants)}")
+    check_settings(f"model {name}", fields_of(models[name]), settings)
     filled: dict[str, Any] = {"outputs": outputs}
     if "channels" in wants:
         if len(shape) != 3:

@@ -23,12 +23,12 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from ..config.convert import BadKey, table
-from ..config.fields import fields_of
+from ..config.convert import table
 from ..engines.waits import Waits
 from ..errors import SettingError
 from ..federation.permits import Bounds
 from ..federation.topology import Client, Party
+from ..settings import BadKey, fields_of
 from ..transports.talk import Timing
 from ..trust.certificates import party_of
 
