@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,20 @@ class RunFolder:
     def data(self) -> Mapping[str, Any]:
         """Who holds what: `Federated.summary()`."""
         return self.manifest.get("data") or {}
+
+    def without(self, part: str) -> RunFolder:
+        """The same, but for a part that says what another one says."""
+        records = {name: found for name, found in self.records.items() if name != part}
+        ledgers = {name: found for name, found in self.ledgers.items() if name != part}
+        problems = [one for one in self.problems if not one.startswith(f"{part}: ")]
+        return replace(self, records=records, ledgers=ledgers, problems=tuple(problems))
+
+    @property
+    def lone(self) -> str | None:
+        """The silo that can train alone, where there is only one: the one with labels."""
+        silos = self.data.get("silos") or {}
+        labelled = [silo for silo, held in silos.items() if held.get("labels")]
+        return labelled[0] if len(labelled) == 1 else None
 
     @property
     def metrics(self) -> list[str]:
@@ -97,7 +111,8 @@ def read_run(folder: Path) -> RunFolder:
     if not config.is_file():
         problems.append("The run file (run.toml) is missing.")
     text = config.read_text(encoding="utf-8", errors="replace") if config.is_file() else ""
-    return RunFolder(folder, manifest, records, ledgers, text, tuple(problems))
+    run = RunFolder(folder, manifest, records, ledgers, text, tuple(problems))
+    return run if run.lone is None or "alone" not in records else run.without("no-exchange")
 
 
 def _check_data(data: Any, folder: Path) -> None:

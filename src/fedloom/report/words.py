@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from ..records.metrics import smaller_is_better as smaller_is_better
@@ -36,6 +37,7 @@ OTHERS = {
     "no-exchange": "the silos' scores combined without exchange",
     "alone": "a silo alone",
 }
+LONE = ("alone", "no-exchange")
 METRICS = {
     "accuracy": "accuracy",
     "top5": "top-5 accuracy",
@@ -55,8 +57,10 @@ IN_PERCENT = {"accuracy", "top5", "local_accuracy"}
 TIERS = {"bottom": "inside silos", "top": "between hubs"}
 
 
-def part_name(part: str) -> str:
+def part_name(run: RunFolder, part: str) -> str:
     """What a part of a run, an algorithm or a baseline, is called on the page."""
+    if run.lone is not None and part in LONE:
+        return f"silo {run.lone} alone"
     return PARTS.get(part) or ALGORITHMS.get(part, part)
 
 
@@ -82,6 +86,8 @@ def show(metric: str, value: float | None, unit: bool = True) -> str:
         return "undefined"
     if metric in IN_PERCENT:
         return f"{100 * value:.1f}" + (" %" if unit else "")
+    if abs(value) >= 100:
+        return f"{value:,.0f}".replace("-", MINUS)
     if smaller_is_better(metric):
         return f"{value:.3g}"
     return f"{value:.3f}".replace("-", MINUS)
@@ -134,7 +140,17 @@ def best(records: Sequence[Record], metric: str) -> tuple[float, int] | None:
 def spread(metric: str, values: Sequence[float]) -> str:
     """'62.0–71.4 %' of several values."""
     low, high = show(metric, min(values), unit=False), show(metric, max(values))
-    return f"{low}{DASH}{high}" if low != show(metric, max(values), unit=False) else high
+    if low == show(metric, max(values), unit=False):
+        return high
+    return f"{low} to {high}" if MINUS in low + high else f"{low}{DASH}{high}"
+
+
+def when(time: Any) -> str:
+    """A time of a manifest: '2025-01-31 12:00 UTC'."""
+    try:
+        return f"{datetime.fromisoformat(str(time)).astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+    except ValueError:
+        return str(time)
 
 
 def rounds(count: int) -> str:
@@ -143,6 +159,8 @@ def rounds(count: int) -> str:
 
 def status(run: RunFolder) -> str:
     """A warning where a run is not complete; '' where it is."""
+    if failed := run.manifest.get("failed"):
+        return f"Training ended with an error: {failed}. What was recorded until then is shown."
     if run.interrupted:
         return "This run was interrupted: the report shows what was recorded until then."
     if not run.finished:
@@ -156,10 +174,15 @@ def verdict(run: RunFolder) -> str:
     if not mine:
         return "Nothing is recorded yet."
     last = mine[-1]
-    subject = OTHERS.get(run.main) or part_name(run.main)
+    subject = OTHERS.get(run.main) or part_name(run, run.main)
     start = f"After {rounds(last['round'])} {subject} {_reaches(metric, last)}"
     others = [
-        _other(phrase, run.records[part][-1], metric, last["round"])
+        _other(
+            part_name(run, part) if run.lone and part in LONE else phrase,
+            run.records[part][-1],
+            metric,
+            last["round"],
+        )
         for part, phrase in OTHERS.items()
         if part != run.main and run.records.get(part)
     ]
@@ -190,7 +213,7 @@ def _other(phrase: str, record: Record, metric: str, after: int) -> str:
 def _worth(run: RunFolder) -> str:
     """What the exchange between silos brought, against scores combined without it."""
     metric, mine = run.headline, run.records[run.main][-1]
-    records = run.records.get("no-exchange")
+    records = run.records.get("no-exchange") or (run.lone and run.records.get("alone"))
     if not records or run.main in PARTS or records[-1]["round"] != mine["round"]:
         return ""
     here, there = value_of(mine, metric), value_of(records[-1], metric)
