@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 
@@ -14,11 +14,19 @@ from .errors import SettingError
 Precision = Literal["float32", "float64", "tf32", "bf16"]
 
 
-def dtype_of(precision: str) -> torch.dtype:
+def device_of(name: str | torch.device) -> torch.device:
+    """A device that is here."""
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise SettingError(f"device: {name!r}; known are cpu, cuda and cuda:0, ...") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise SettingError(f"device {name}: torch finds no GPU here")
+    return device
+
+
+def dtype_of(precision: Precision) -> torch.dtype:
     """That of the model."""
-    if precision not in get_args(Precision):
-        known = ", ".join(get_args(Precision))
-        raise SettingError(f"precision must be one of {known}, not {precision!r}")
     return torch.float64 if precision == "float64" else torch.float32
 
 

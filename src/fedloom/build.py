@@ -27,6 +27,25 @@ from .run import Run
 
 def build_data(file: RunFile, cut: Cut | None = None) -> Federated:
     """The rows of a run file, placed; `cut` instead of drawing one."""
+    data = _placed(file, cut)
+    if "no-exchange" in same_baselines(file, data):
+        (silo,) = labelled_silos(data)
+        note = f"no-exchange is left out: only silo {silo} has labels, so it is the same as alone"
+        return replace(data, notes=(*data.notes, note))
+    return data
+
+
+def labelled_silos(data: Federated) -> list[str]:
+    return [silo for silo, y in data.train.y.items() if y is not None]
+
+
+def same_baselines(file: RunFile, data: Federated) -> set[str]:
+    """Baselines that would be another one again."""
+    both = {"alone", "no-exchange"} <= set(file.evaluation.baselines)
+    return {"no-exchange"} if both and len(labelled_silos(data)) == 1 else set()
+
+
+def _placed(file: RunFile, cut: Cut | None) -> Federated:
     settings = dict(file.values["data"])
     if "silos" in settings:
         files, salt_file = settings.pop("silos"), settings.pop("salt_file")
@@ -93,6 +112,7 @@ def build_run(
         replay=engine.replay,
         compile=engine.compile,
         network=file.network,
+        metrics=file.evaluation.metrics,
         ranks=ranks,
         secrets=secrets,
     )
@@ -120,8 +140,8 @@ def build_parts(file: RunFile, data: Federated, ranks: Ranks | None = None) -> d
     task, own, main = build_task(file, data), file.algorithm, file.values["algorithm"]["name"]
     with _of("algorithm", main):
         parts = {main: build_run(file, data, task, ranks=ranks)}
-    labelled = [silo for silo, y in data.train.y.items() if y is not None]
-    for name in file.evaluation.baselines:
+    labelled, again = labelled_silos(data), same_baselines(file, data)
+    for name in [one for one in file.evaluation.baselines if one not in again]:
         with _of("baseline", name):
             if name in parts:
                 raise SettingError("it is the algorithm itself")

@@ -28,7 +28,7 @@ class Silent(Part):
         pass
 
     def _look(self) -> None:
-        self.run.look(rows=self.job.file.evaluation.rows)
+        self.run.look(self.job.file.evaluation.rows)
 
     def _save(self) -> None:
         self.run.snapshot()

@@ -25,7 +25,14 @@ from .config.runfile import RunFile
 from .data.cut import Cut
 from .data.federated import Federated
 from .engines.ranks import Ranks
-from .errors import DataError, ExistsError, HaltedWarning, InterruptedRun, SettingError
+from .errors import (
+    DataError,
+    ExistsError,
+    FedLoomError,
+    HaltedWarning,
+    InterruptedRun,
+    SettingError,
+)
 from .federation.messages import ABOUT
 from .files import LOCK, locked, telling, write_json, write_text
 from .records.checkpoint import load_checkpoint, save_checkpoint
@@ -109,6 +116,9 @@ class Job:
                     self._train(name, run, number == 0)
             except (InterruptedRun, KeyboardInterrupt):
                 manifest.stopped(self.folder)
+                raise
+            except FedLoomError as problem:
+                manifest.failed(self.folder, str(problem))
                 raise
             next(iter(parts.values())).save(self.folder / "model")
             halted = {name: run.halted for name, run in parts.items() if run.halted is not None}
@@ -250,7 +260,7 @@ class Part:
         write_records(self.folder / "records.jsonl", self.run.records)
 
     def _look(self) -> None:
-        record = self.run.look(rows=self.job.file.evaluation.rows)
+        record = self.run.look(self.job.file.evaluation.rows)
         append_record(self.folder / "records.jsonl", record)
         for writer in self.writers:
             writer.write(record)

@@ -8,7 +8,7 @@ named when it is loaded.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -20,18 +20,20 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
+from .checked import checked
 from .data.dataset import Goal
 from .data.overlap import LEAST
-from .data.placement import Placement
+from .data.placement import Placement, as_rows
 from .data.prepare import Preparation
 from .data.tables import Files, IdKind, read_rows
 from .errors import DataError, ModelError, SettingError, nearest
 from .files import write_bytes, write_json
 from .losses import Loss
 from .models.guard import GUARDED, guarded
-from .models.library import IN_A_ROW, Maker, in_a_row
-from .records.metrics import Metrics, metrics
-from .registry import losses, models
+from .models.library import IN_A_ROW, Maker, in_a_row, registered
+from .records.metrics import Metrics, check_metrics, metrics
+from .registry import losses
+from .settings import shown
 
 How = Literal["joint", "combined", "alone"]
 Sources = Mapping[str, Any]
@@ -65,9 +67,14 @@ class Model:
     def goal(self) -> Goal | None:
         return self.loss.goal
 
+    @checked("x")
     def predict(self, x: Mapping[str, Tensor] | Placement, at: str | None = None) -> Tensor:
         """Scores of rows: {silo: features}, the same rows in every silo, or a placement."""
         x = x.x if isinstance(x, Placement) else x
+        if not isinstance(x, Mapping):
+            form = "{silo: features} or a Placement is expected"
+            raise DataError(f"Model.predict: {form}, not {shown(x)}")
+        x = {silo: as_rows(f"features of silo {silo}", rows) for silo, rows in x.items()}
         if set(x) != set(self.silos):
             raise DataError(f"a model of silos {list(self.silos)}, rows of {list(x)}")
         if len({len(rows) for rows in x.values()}) != 1:
@@ -83,6 +90,7 @@ class Model:
                 return self._scores(at, phis[at])
             return self.loss.combine([self._scores(j, phi) for j, phi in phis.items()])
 
+    @checked("files")
     def predict_tables(
         self,
         files: Files,
@@ -105,26 +113,39 @@ class Model:
         )
         return rows.ids, self.predict(rows, at)
 
+    @checked()
     def probabilities(self, scores: Tensor) -> Tensor:
         """Scores as probabilities: of class 1, or of each class."""
+        if scores.ndim != 2:
+            raise DataError(
+                f"scores: [rows, outputs] are expected, not of {scores.ndim} dimensions"
+            )
         if self.goal == "binary":
             return scores.sigmoid()[:, 0]
         if self.goal == "classes":
             return scores.softmax(1)
         raise ModelError("only classes have probabilities")
 
-    def evaluate(self, placement: Placement, at: str | None = None) -> Metrics:
-        """Test metrics of a placement with labels."""
+    @checked()
+    def evaluate(
+        self, placement: Placement, at: str | None = None, *, more: Sequence[str] = ()
+    ) -> Metrics:
+        """Test metrics of a placement with labels; `more`: registered ones besides the usual."""
         if self.goal is None:
             raise ModelError("a loss of your own has no metrics: use predict")
-        return metrics(self.goal, self.predict(placement, at), placement.labels())
+        check_metrics(more, self.goal)
+        return metrics(self.goal, self.predict(placement, at), placement.labels(), more)
 
     def _embedded(self, silo: str, x: Tensor) -> Tensor:
         block = self.blocks[silo]
         like = next(iter(block.parameters()), None)
         if like is not None:
             x = x.to(like.device, like.dtype) if x.is_floating_point() else x.to(like.device)
-        return block(x)
+        try:
+            return block(x)
+        except (RuntimeError, IndexError) as problem:
+            told = f"rows of shape {list(x.shape[1:])} do not fit its model ({problem})"
+            raise DataError(f"silo {silo}: {told}") from None
 
     def _placed(self, silo: str, phi: Tensor) -> Tensor:
         if self.combine == "sum":
@@ -139,6 +160,7 @@ class Model:
 
     # On disk
 
+    @checked()
     def save(self, folder: str | PathLike[str]) -> Path:
         """Into a folder; a model that is there already is replaced."""
         folder = Path(folder)
@@ -170,6 +192,7 @@ class Model:
         }
 
 
+@checked()
 def load_model(
     folder: str | PathLike[str],
     *,
@@ -227,7 +250,7 @@ def _maker(told: Mapping[str, Any] | None, name: str, own: Sources | None) -> An
     if told["name"] == IN_A_ROW:
         return in_a_row(*(_maker(told[part], name, None) for part in ("middle", "last")))
     settings = {key: _tuple(value) for key, value in told.items() if key != "name"}
-    return models[told["name"]](**settings)
+    return registered(told["name"], settings)
 
 
 def _tuple(value: Any) -> Any:

@@ -20,13 +20,16 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from .errors import SettingError, nearest
+from .checked import check_fields
+from .errors import SettingError
+from .settings import NotNegative, above, at_least, inside
 
 Mode = Literal["frozen", "trained", "noise-only"]
 MODES: dict[str, str] = {
@@ -57,32 +60,34 @@ class Privacy:
     """
 
     mode: Annotated[Mode, "what is promised: see the page on privacy"]
-    clip: Annotated[float | None, "C, the largest norm of a row's embedding"] = None
-    noise: Annotated[float | None, "c, standard deviation of the Gaussian noise"] = None
-    uniform: Annotated[float, "half width of uniform noise in earlier layers; promises nothing"] = 0
-    gradient_clip: Annotated[float | None, "trained: largest norm of a row's gradient"] = None
-    gradient_noise: Annotated[
-        float | None, "trained: s, standard deviation of the gradients' noise / gradient_clip"
+    clip: Annotated[float | None, above(0), "C, the largest norm of a row's embedding"] = None
+    noise: Annotated[float | None, above(0), "c, standard deviation of the Gaussian noise"] = None
+    uniform: Annotated[
+        NotNegative, "half width of uniform noise in earlier layers; promises nothing"
+    ] = 0
+    gradient_clip: Annotated[
+        float | None, above(0), "trained: largest norm of a row's gradient"
     ] = None
-    mu: Annotated[float | None, "the budget of a record in a silo"] = None
-    epsilon: Annotated[float | None, "the budget of a record in a silo, with delta"] = None
-    delta: Annotated[float, "of (epsilon, delta)"] = 1e-5
-    releases: Annotated[int | None, "T, how often a row may be sent on the budget"] = None
+    gradient_noise: Annotated[
+        float | None,
+        above(0),
+        "trained: s, standard deviation of the gradients' noise / gradient_clip",
+    ] = None
+    mu: Annotated[float | None, above(0), "the budget of a record in a silo"] = None
+    epsilon: Annotated[float | None, above(0), "the budget of a record in a silo, with delta"] = (
+        None
+    )
+    delta: Annotated[float, inside(0, 1), "of (epsilon, delta)"] = 1e-5
+    releases: Annotated[int | None, at_least(1), "T, how often a row may be sent on the budget"] = (
+        None
+    )
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        self.check()
 
     def check(self) -> None:
         """Refuse what cannot be accounted for, or cannot be meant."""
-        if self.mode not in MODES:
-            raise SettingError(f"privacy: mode: {self.mode!r}{nearest(self.mode, MODES)}")
-        for name in ("clip", "noise", "gradient_clip", "gradient_noise", "mu", "epsilon"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise SettingError(f"privacy: {name} must be a number above 0, not {value!r}")
-        if not 0 <= self.uniform < math.inf:
-            raise SettingError(f"privacy: uniform must not be negative, not {self.uniform!r}")
-        if not 0 < self.delta < 1:
-            raise SettingError(f"privacy: delta must lie between 0 and 1, not {self.delta!r}")
-        if self.releases is not None and self.releases < 1:
-            raise SettingError(f"privacy: releases must be at least 1, not {self.releases}")
         if self.mu is not None and self.epsilon is not None:
             raise SettingError("privacy: mu and epsilon are two words for one budget: give one")
         if self.clip is None and (self.guarantees or self.budget is not None):
@@ -96,7 +101,7 @@ class Privacy:
             if self.mode != "trained" and getattr(self, name) is not None:
                 raise SettingError(f'privacy: {name} is for mode = "trained"')
         if self.guarantees:
-            _accounting()  # refuse before training, not when the first record is made
+            _has_accounting()  # before training, not when the first record is made
         self.scales(1)
 
     @property
@@ -227,13 +232,17 @@ def mu_of(epsilon: float, delta: float) -> float:
     return 1 / float(_accounting().get_sigma_gaussian(epsilon, delta))
 
 
-def _accounting() -> ModuleType:
-    try:
-        import dp_accounting
-    except ImportError:
+def _has_accounting() -> None:
+    if find_spec("dp_accounting") is None:
         raise SettingError(
             "accounting for privacy needs dp-accounting: pip install 'fedloom[privacy]'"
-        ) from None
+        )
+
+
+def _accounting() -> ModuleType:
+    _has_accounting()
+    import dp_accounting  # a second, with scipy: for who asks only
+
     return dp_accounting
 
 

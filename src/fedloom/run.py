@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from . import tree
 from .algorithms.base import Algorithm, Facts
-from .arithmetic import Precision, dtype_of
-from .data.federated import Federated, cut_first
+from .arithmetic import Precision, device_of, dtype_of
+from .checked import checked
+from .data.federated import Federated, check_data
 from .data.placement import Placement
 from .engines.party import PartyEngine
 from .engines.ranks import Ranks
@@ -38,11 +39,12 @@ from .model import How, Model
 from .models.library import Maker
 from .models.task import JointModel, Task, two_parts
 from .progress import Bar
-from .records.metrics import HEADLINE, Metrics
+from .records.metrics import HEADLINE, Metrics, check_metrics
 from .records.record import Record
 from .rng import Secrets
+from .settings import at_least
 from .transports.memory import MemoryTransport
-from .viewer import Viewer
+from .viewer import RowChoice, Viewer
 
 EngineName = Literal["stacked", "reference"]
 
@@ -93,11 +95,13 @@ class Run:
     `chunk`: clients run at once by the stacked engine (None: by their size), `replay`: calls after
     which it traces local work (0: never), `compile`: whether it compiles it; see
     docs/speed.md. `precision`: "tf32" and "bf16" keep weights in float32. `network`: links and
-    speeds for `time`. `ranks`: processes to share the clients' work with; see
-    docs/several-processes.md. `secrets` of real parties, to compute what they would.
+    speeds for `time`. `metrics`: registered ones to measure besides the usual. `ranks`: processes
+    to share the clients' work with; see docs/several-processes.md. `secrets` of real parties, to
+    compute what they would.
     After an error, `state`, `round` and `time` are those of the last complete round.
     """
 
+    @checked("data")
     def __init__(
         self,
         algorithm: Algorithm,
@@ -108,29 +112,28 @@ class Run:
         engine: EngineName = "stacked",
         schedule: Schedule | None = None,
         precision: Precision = "float32",
-        device: str = "cpu",
-        chunk: int | None = None,
-        replay: int = CALLS,
+        device: str | torch.device = "cpu",
+        chunk: Annotated[int | None, at_least(1)] = None,
+        replay: Annotated[int, at_least(0)] = CALLS,
         compile: bool = False,
         network: Network | None = None,
+        metrics: Sequence[str] = (),
         ranks: Ranks | None = None,
         secrets: Secrets | None = None,
     ):
-        if chunk is not None and (not isinstance(chunk, int) or chunk < 1):
-            raise SettingError(f"chunk must be a whole number of at least 1, not {chunk!r}")
-        if not isinstance(replay, int) or replay < 0:
-            raise SettingError(f"replay must be a whole number of at least 0, not {replay!r}")
-        cut_first(data)
+        check_data("Run", data, Federated, Placement)
         self.data = data if isinstance(data, Federated) else None
         placement = data.train if isinstance(data, Federated) else data
         task = algorithm.trains(task)
         self.algorithm, self.task, self.placement = algorithm, task, placement
+        check_metrics(metrics, task.loss.goal)
+        self.metrics = tuple(metrics)
         self.halted: str | None = None  # why it ended before the rounds it was asked for
         self.shapes = task.shapes(placement, dtype_of(precision))
         algorithm.check(task, placement)
         if ranks is not None:
-            device = ranks.device(device)
-        self._options: dict[str, Any] = {"seed": seed, "device": _device(device)}
+            device = ranks.device(str(device))
+        self._options: dict[str, Any] = {"seed": seed, "device": device_of(device)}
         if secrets is not None:
             if engine != "reference":
                 raise SettingError(
@@ -169,9 +172,7 @@ class Run:
             return StackedEngine(self.task, self.shapes, placement, **options)
         if self._kind == "reference" and self._ranks is not None:
             raise SettingError("engine: only stacked can be spread over processes, not reference")
-        if self._kind == "reference":
-            return reference(self.task, self.shapes, placement, **options)
-        raise SettingError(f"engine must be stacked or reference, not {self._kind!r}")
+        return reference(self.task, self.shapes, placement, **options)
 
     @property
     def test(self) -> Placement | None:
@@ -184,19 +185,18 @@ class Run:
         goal = self.task.loss.goal
         return None if goal is None else HEADLINE[goal]
 
+    @checked()
     def fit(
         self,
-        rounds: int,
+        rounds: Annotated[int, at_least(0)],
         *,
-        every: int | None = None,
+        every: Annotated[int | None, at_least(1)] = None,
         progress: bool | None = None,
         on_round: Callable[[Run], None] | None = None,
     ) -> Run:
         """Go on until `rounds` rounds are done in all. `every` so many rounds, and at the start and
         the end, the model is evaluated and a record kept in `records`. `progress`: show a bar
         (None: where there is a terminal or a notebook, if `every` is given)."""
-        if every is not None and every < 1:
-            raise SettingError(f"every must be at least 1, not {every}")
         if self._broken:
             self._rebuild(self.fed.ledger, self.fed.record, self.fed.clock, self.fed.releases)
         if every is not None and not self.records:
@@ -260,41 +260,48 @@ class Run:
         """Virtual time so far, at the latest hub; None without a network."""
         return None if self.fed.clock is None else self.fed.clock.done.latest
 
+    @checked("rows")
     def predict(
         self,
-        placement: Placement | None = None,
+        rows: RowChoice | None = None,
         at: str | None = None,
-        rows: int | None = None,
+        *,
         client: str | None = None,
+        at_a_time: Annotated[int | None, at_least(1)] = None,
     ) -> Tensor:
-        """Joint scores of every row of a placement, in the order of its ids, as the hub `at` gets
-        them (all hubs get the same, except where silos train alone). `rows` at a time. `client`:
-        by that client's own model, where clients have such."""
+        """Joint scores of rows, in the order of their ids, as the hub `at` gets them (all hubs get
+        the same, except where silos train alone).
+
+        `rows`: "test" (as if none are said), "train", "all", numbers of rows among all, or a
+        placement. A run on a placement alone predicts its rows, if none are said. `client`: by that
+        client's own model, where clients have such. `at_a_time`: so many rows (None: by size)."""
         known = next(iter(self.placement.topology.clients.values()))
         if client is not None and client not in known:
             raise SettingError(f"predict: there is no client {client!r}{nearest(client, known)}")
-        scores = self._viewer.scores(placement or self.placement, rows, client)
         if at is not None and at not in self.shapes.width:
             raise SettingError(f"predict: there is no silo {at!r}{nearest(at, self.shapes.width)}")
+        usual: RowChoice = "train" if self.test is None else "test"
+        placement = self._viewer.rows(usual if rows is None else rows)
+        scores = self._viewer.scores(placement, at_a_time, client)
         return scores[at] if at in scores else next(iter(scores.values()))
 
-    def loss(self, placement: Placement | None = None) -> float:
-        """Mean loss over all rows; where silos train alone, the mean over silos."""
-        return self._viewer.loss(placement or self.placement)
+    def loss(self, rows: RowChoice = "train") -> float:
+        """Mean loss over rows, chosen as in `predict`; where silos train alone, the mean over
+        silos. What is trained is that of the training rows."""
+        return self._viewer.loss(self._viewer.rows(rows))
 
-    def evaluate(self, placement: Placement | None = None) -> Metrics:
-        """Metrics of the test rows, or of a placement; means over silos that train alone. Where
-        clients have models of their own, `local_...` is the mean over these."""
-        placement = placement or self.test
-        if placement is None:
-            raise SettingError("evaluate: there are no test rows; give a placement with labels")
-        return self._viewer.means(placement)
+    def evaluate(self, rows: RowChoice = "test") -> Metrics:
+        """Metrics of rows, chosen as in `predict`; means over silos that train alone. Where clients
+        have models of their own, `local_...` is the mean over these."""
+        return self._viewer.means(self._viewer.rows(rows))
 
-    def look(self, rows: int | None = None) -> Record:
+    @checked()
+    def look(self, at_a_time: Annotated[int | None, at_least(1)] = None) -> Record:
         """Evaluate the model as it stands, and keep the record."""
-        self.records.append(self._viewer.record(self.test, rows))
+        self.records.append(self._viewer.record(self.test, at_a_time))
         return self.records[-1]
 
+    @checked()
     def export(self, silo: str) -> nn.Module:
         """A hub's block as a module of its own (Remark 1)."""
         thetas = self.algorithm.blocks(self.fed, self._trained())
@@ -333,6 +340,7 @@ class Run:
             facts={"algorithm": type(self.algorithm).__name__, "rounds": self.round},
         )
 
+    @checked()
     def save(self, folder: str | PathLike[str]) -> Path:
         """Save what was learned; `fedloom.load_model` takes it from there."""
         return self.trained().save(folder)
@@ -346,7 +354,8 @@ class Run:
         return png(self.records, type(self.algorithm).__name__, self.headline)
 
     def __repr__(self) -> str:
-        last = f", loss {self.records[-1].train_loss:.4g}" if self.records else ""
+        losses = [(record.train_loss, record.round) for record in self.records]
+        last = "".join(f", loss {loss:.4g} (round {of})" for loss, of in losses[-1:])
         silos = len(self.placement.topology.silos)
         return f"<Run of {type(self.algorithm).__name__}, {silos} silos, round {self.round}{last}>"
 
@@ -365,6 +374,7 @@ class Run:
         clock = None if self.fed.clock is None else self.fed.clock.done.to_json()
         return Snapshot(self.round, state, ledger, record, clock, self.fed.releases.to_json())
 
+    @checked()
     def restore(self, snapshot: Snapshot) -> Run:
         """Go on from there: the next rounds are those of an uninterrupted run."""
         ledger, record = Ledger.merged([snapshot.ledger]), Recorded.merged([snapshot.record])
@@ -433,13 +443,3 @@ def _maker(source: Any) -> Maker | None:
 def _names(value: Any) -> Any:
     """Structure and shapes, whatever the precision."""
     return tree.signature(tree.map_tensors(lambda a: a.double(), value))
-
-
-def _device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-    except (RuntimeError, TypeError):
-        raise SettingError(f"device: {name!r}; known are cpu, cuda and cuda:0, ...") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise SettingError(f"device {name}: torch finds no GPU here")
-    return device

@@ -24,6 +24,7 @@ from .errors import ExistsError, SettingError
 from .files import write_json, write_text
 from .nursery import Started
 from .records.manifest import Manifest
+from .records.metrics import smaller_is_better
 from .records.record import read_records
 
 Point = dict[str, Any]
@@ -163,7 +164,7 @@ def by_point(results: Sequence[Mapping[str, Any]], metric: str) -> list[dict[str
         }
         for name, values in groups.items()
     ]
-    lower = metric in ("train_loss", "mse")
+    lower = smaller_is_better(metric)
     return sorted(found, key=lambda one: one["mean"] if lower else -one["mean"])
 
 

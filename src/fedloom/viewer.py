@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from . import tree
 from .algorithms.base import Step
 from .data.placement import Placement
-from .errors import DataError
+from .errors import DataError, SettingError
 from .federation.fabric import Fabric
 from .federation.placed import AtClients
 from .federation.schedule import Everyone
 from .federation.topology import Topology
 from .records.metrics import HEADLINE, Metrics, metrics
 from .records.record import Record
+from .settings import shown
 
 if TYPE_CHECKING:
     from .run import Run
+
+RowChoice = Literal["test", "train", "all"] | Placement | Sequence[int] | Tensor | npt.NDArray[Any]
 
 FEW, MANY = 2**12, 2**16  # rows predicted at a time
 KEPT = 2**25  # bytes of a placement's features up to which its minibatches are kept, too
@@ -47,15 +52,34 @@ class Viewer:
     def __init__(self, run: Run):
         self._run = run
         self._seen: dict[int, Seen] = {}
+        self._all: Placement | None = None
+
+    def rows(self, which: RowChoice) -> Placement:
+        """The rows that are chosen; numbers are those of all rows in the order of their ids."""
+        if isinstance(which, Placement):
+            return which
+        train, test = self._run.placement, self._run.test
+        word = which if isinstance(which, str) else ""
+        if word == "train":
+            return train
+        if word == "test":
+            if test is None:
+                raise SettingError(
+                    "there are no test rows: choose others (rows='train', or a placement)"
+                )
+            return test
+        if self._all is None:
+            self._all = train if test is None else train.joined(test)
+        return self._all if word == "all" else self._all.take(_numbers(which, self._all.size))
 
     def scores(
-        self, placement: Placement, rows: int | None = None, client: str | None = None
+        self, placement: Placement, at_a_time: int | None = None, client: str | None = None
     ) -> dict[str, Tensor]:
         """What every hub predicts for all rows, in the order of their ids; one hub's where all
-        predict the same. `rows` at a time (None: by their size). `client`: by that client's own
-        model."""
+        predict the same. `at_a_time`: so many rows (None: by their size). `client`: by that
+        client's own model."""
         run = self._run
-        rows = rows or (MANY if run.fed.is_light(MANY) else FEW)
+        rows = at_a_time or (MANY if run.fed.is_light(MANY) else FEW)
         state = run.state if run.state is not None else run.algorithm.start(run.fed)
         seen = self._of(placement, any(isinstance(part, AtClients) for part in state), rows)
         fed = seen.fed
@@ -74,30 +98,30 @@ class Viewer:
                 pieces[hub].append(value.detach().cpu())
         return {hub: torch.cat(parts) for hub, parts in pieces.items()}
 
-    def loss(self, placement: Placement, rows: int | None = None) -> float:
+    def loss(self, placement: Placement, at_a_time: int | None = None) -> float:
         """Mean loss over all rows; where silos predict alone, the mean over silos."""
         loss = self._run.task.loss
         labels = loss.labels(placement.labels(), self._run.shapes.dtype)
-        scores = self.scores(placement, rows).values()
+        scores = self.scores(placement, at_a_time).values()
         return float(torch.stack([loss.rows(each, labels).mean() for each in scores]).mean())
 
-    def metrics(self, placement: Placement, rows: int | None = None) -> dict[str, Metrics]:
+    def metrics(self, placement: Placement, at_a_time: int | None = None) -> dict[str, Metrics]:
         """Metrics at every hub that predicts for itself."""
-        goal = self._run.task.loss.goal
+        goal, more = self._run.task.loss.goal, self._run.metrics
         if goal is None:
             return {}
         labels = placement.labels()
         return {
-            hub: metrics(goal, scores, labels)
-            for hub, scores in self.scores(placement, rows).items()
+            hub: metrics(goal, scores, labels, more)
+            for hub, scores in self.scores(placement, at_a_time).items()
         }
 
-    def means(self, placement: Placement, rows: int | None = None) -> Metrics:
+    def means(self, placement: Placement, at_a_time: int | None = None) -> Metrics:
         """Metrics over all hubs that predict; where clients have models of their own, also
         `local_...`: the goal's headline metric, judged on all rows, in the mean over clients."""
-        return {**mean_of(self.metrics(placement, rows)), **self._local(placement, rows)}
+        return {**mean_of(self.metrics(placement, at_a_time)), **self._local(placement, at_a_time)}
 
-    def _local(self, placement: Placement, rows: int | None) -> Metrics:
+    def _local(self, placement: Placement, at_a_time: int | None) -> Metrics:
         run = self._run
         goal = run.task.loss.goal
         if goal is None or not run.algorithm.personal:
@@ -105,14 +129,14 @@ class Viewer:
         (names,), name = run.placement.topology.clients.values(), HEADLINE[goal]
         each = {}
         for client in names:
-            (mine,) = self.scores(placement, rows, client).values()
+            (mine,) = self.scores(placement, at_a_time, client).values()
             each[client] = {f"local_{name}": metrics(goal, mine, placement.labels())[name]}
         return mean_of(each)
 
-    def record(self, test: Placement | None, rows: int | None = None) -> Record:
+    def record(self, test: Placement | None, at_a_time: int | None = None) -> Record:
         """The run as it stands."""
         run = self._run
-        each = {} if test is None else self.metrics(test, rows)
+        each = {} if test is None else self.metrics(test, at_a_time)
         alone = run.algorithm.predicts_alone
         notes = {} if run.state is None else run.algorithm.notes(run.fed, run.state)
         return Record(
@@ -121,8 +145,8 @@ class Viewer:
             time=run.time,
             wall=run.wall,
             bytes=run.ledger.by_tier(),
-            train_loss=self.loss(run.placement, rows),
-            metrics={} if test is None else {**mean_of(each), **self._local(test, rows)},
+            train_loss=self.loss(run.placement, at_a_time),
+            metrics={} if test is None else {**mean_of(each), **self._local(test, at_a_time)},
             by_silo=each if alone and each else None,
             notes=notes or None,
             privacy=run.algorithm.spending(run.fed),
@@ -155,6 +179,28 @@ class Viewer:
         server = self._run.placement.topology.server
         order = Topology({silo: clients[silo] for silo in silos}, server)
         return replace(placement, topology=order)
+
+
+def _numbers(which: Any, size: int) -> Tensor:
+    """Numbers of rows, or the rows that a mask has."""
+    wanted = "'test', 'train', 'all', a placement or numbers of rows"
+    if isinstance(which, str) or not isinstance(which, Sequence | Tensor | np.ndarray):
+        raise SettingError(f"rows: {wanted} are expected, not {shown(which)}")
+    try:
+        found = torch.as_tensor(which if isinstance(which, Tensor) else np.asarray(which)).cpu()
+    except (TypeError, ValueError) as problem:
+        raise SettingError(f"rows: {wanted} are expected ({problem})") from None
+    if found.dtype == torch.bool and found.shape == (size,):
+        found = found.nonzero()[:, 0]
+    if not found.numel():
+        raise SettingError("rows: no rows are chosen")
+    if found.ndim != 1 or found.is_floating_point() or found.dtype == torch.bool:
+        raise SettingError(f"rows: {wanted} are expected, not {shown(which)}")
+    if int(found.min()) < 0 or int(found.max()) >= size:
+        raise SettingError(f"rows: numbers from 0 to {size - 1} are expected")
+    if len(found.unique()) < len(found):
+        raise SettingError("rows: a number is there twice")
+    return found.long()
 
 
 def mean_of(each: Mapping[str, Metrics]) -> Metrics:

@@ -128,7 +128,7 @@ def test_list(fedloom):
     code, out, _ = fedloom("list", "--json")
     found = json.loads(out)
     assert code == 0
-    assert set(found) == {"algorithms", "models", "datasets", "losses"}
+    assert set(found) == {"algorithms", "models", "datasets", "losses", "metrics"}
     (tdcd,) = (entry for entry in found["algorithms"] if entry["name"] == "tdcd")
     assert {"local_steps", "lr", "batch"} <= {field["name"] for field in tdcd["fields"]}
     for kind, entries in found.items():

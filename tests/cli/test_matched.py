@@ -102,7 +102,7 @@ def test_all_is_well_where_ids_are_written_alike(tables, fedloom):
 def test_no_share_at_all(tables, fedloom):
     code, _, err = fedloom("check", tables / "run.toml", "--set", "data.min_match=2")
     assert code == 2
-    assert "min_match must be a share from 0 to 1, not 2" in err
+    assert "data.min_match: must be between 0 and 1, not 2" in err
 
 
 def test_clients_of_a_cut_that_get_no_rows_are_named_too(run_file, fedloom):

@@ -168,7 +168,7 @@ def test_an_overlap_that_is_meant_to_be_small_is_no_error(files):
     with pytest.raises(DataError, match=r"min_match asks for 50 %: .*\)\. If so few are meant"):
         read(given)
     for wrong in (-0.1, 1.5):
-        with pytest.raises(SettingError, match="min_match must be a share from 0 to 1"):
+        with pytest.raises(SettingError, match="min_match must be between 0 and 1"):
             read(given, min_match=wrong)
 
 

@@ -327,12 +327,12 @@ def test_new_rows_that_do_not_fit(files):
         ({"drop": ["agee"]}, "drop: no feature column 'agee'; did you mean 'age'"),
         ({"numbers": ["claim"]}, "numbers: no feature column 'claim'; did you mean 'claims'"),
         ({"numbers": ["age"], "drop": ["age"]}, "'age' is named in both numbers and drop"),
-        ({"drop": "age"}, "drop must be a list of columns"),
-        ({"goal": "clases"}, "goal: 'clases'; did you mean 'classes'"),
+        ({"drop": "age"}, 'drop: a list of text is expected, not "age"'),
+        ({"goal": "clases"}, "goal: .* did you mean 'classes'"),
         ({"test": 1.5}, "test must be a share from 0 to below 1, or a column, not 1.5"),
         ({"label": "id"}, "the id, label and test columns must differ"),
         ({"ids": "hashed"}, "hashed ids need a salt"),
-        ({"ids": "hash"}, "ids must be plain or hashed, not 'hash'"),
+        ({"ids": "hash"}, "ids: .* did you mean 'hashed'"),
         ({"salt": "x"}, "a salt is of use only with ids='hashed'"),
         ({"rare": 0}, "rare must be at least 1, not 0"),
     ],
@@ -343,7 +343,7 @@ def test_settings(files, options, message):
 
 
 def test_what_is_not_a_path(files):
-    with pytest.raises(SettingError, match=r"client bank/id: a path is expected, not list$"):
+    with pytest.raises(SettingError, match=r"client bank/id: a path is expected, not a list$"):
         read({"bank": {"id": ["anna", "bert"]}})  # a table in place of a file
     with pytest.raises(DataError, match="at least one silo"):
         read({})

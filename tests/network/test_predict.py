@@ -78,7 +78,7 @@ def test_scores_are_those_of_the_simulation(finished, monkeypatch, asker, text):
     ended = ask(made, asker, range(run.placement.size))
     assert not any(ended.values()), ended
     scores, by = read_scores(made)
-    assert torch.equal(scores, run.predict())
+    assert torch.equal(scores, run.predict("train"))
     home = asker.silo if isinstance(asker, Client) else asker
     assert set(by) == {"+".join(run.placement.topology.silos)}
     told = {m.to for m in sent if m.kind.endswith("scores") and not isinstance(m.source, Client)}

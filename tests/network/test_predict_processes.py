@@ -30,7 +30,7 @@ def test_rehearsed_and_asked(finished):
         made.start(party, *(own if party == ONE else ("--for", "a/1")), verb="predict")
     made.wait(SLOW)
     scores, by = read_scores(made)
-    assert torch.equal(scores, run.predict())
+    assert torch.equal(scores, run.predict("train"))
     assert set(by) == {"a+b"}
     assert (
         f"{run.placement.size} of {run.placement.size} rows" in (made.of("b") / "log").read_text()
@@ -75,4 +75,4 @@ def test_somebody_who_dies_ends_it_for_everyone(finished, lost):
     assert not out.exists()
     start(*parties, B0)
     made.wait(SLOW)
-    assert torch.equal(read_scores(made)[0], run.predict())
+    assert torch.equal(read_scores(made)[0], run.predict("train"))

@@ -323,9 +323,9 @@ def test_an_absent_client_keeps_its_place():
         ({"widths": {"0": [7]}}, "from 1 to 6"),
         ({"widths": {"0": [3, 3]}}, "'0' has 2, the model 1 layers"),
         ({"widths": {"x": [3]}}, "there is no client 'x'"),
-        ({"mu": -0.1}, "mu must be a number that is not negative"),
-        ({"sweeps": -1}, "sweeps .P. must be a whole number from 0"),
-        ({"price": float("nan")}, "price must be a number"),
+        ({"mu": -0.1}, "mu must be at least 0"),
+        ({"sweeps": -1}, "sweeps must be at least 0"),
+        ({"price": float("nan")}, "price: a number is expected, not nan"),
     ],
 )
 def test_what_is_refused(settings, message):
@@ -343,7 +343,7 @@ def test_models_and_data_that_do_not_fit():
         Run(HyFEMAvg(batch=None), other, rows)
     with pytest.raises(ModelError, match="2 views"):
         Run(HyFEMAvg(batch=None), task(views=2), rows)
-    with pytest.raises(SettingError, match="whole numbers of at least 1"):
+    with pytest.raises(SettingError, match="hidden must be at least 1"):
         task(hidden=[0])
     shard = Shard(np.arange(3), torch.ones(3, 3, 4), torch.arange(3))
     two = Placement.of({"views": {"0": shard}, "other": {"0": shard}})

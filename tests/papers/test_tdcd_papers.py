@@ -302,7 +302,7 @@ def test_joint_prediction_and_exports():
     by_blocks = sum(run.export(silo)(x[silo]) for silo in x)
     assert torch.allclose(run.model()(x), by_blocks, atol=1e-12)
     assert torch.allclose(run.predict(), by_blocks, atol=1e-12)
-    few = run.predict(rows=7)
+    few = run.predict(at_a_time=7)
     assert torch.allclose(few, by_blocks, atol=1e-12)
     for silo, other in itertools.combinations(x, 2):
         assert torch.equal(run.predict(at=silo), run.predict(at=other))

@@ -5,7 +5,9 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from fedloom.records.metrics import NAMES, metrics
+from fedloom.errors import SettingError
+from fedloom.records.metrics import NAMES, Scored, check_metrics, metric, metrics, smaller_is_better
+from fedloom.registry import metrics as registered
 
 
 def test_binary_by_hand():
@@ -49,3 +51,58 @@ def test_what_is_undefined_is_none():
     half = torch.stack([torch.arange(5.0), torch.ones(5)], 1)
     assert metrics("number", torch.randn(5, 2), half)["r2"] is None
     assert metrics("number", torch.randn(0, 1), torch.ones(0)) == {}
+
+
+@pytest.fixture
+def register(monkeypatch):
+    """The decorator; what it registers is forgotten after the test."""
+    monkeypatch.setattr(registered, "_known", dict(registered._known))
+    return metric
+
+
+def test_a_metric_of_ones_own(register):
+    @register("largest", "classes", "number", smaller_is_better=True)
+    def largest(rows: Scored) -> float | None:
+        """The largest score."""
+        return rows.scores.max()
+
+    @register("undefined", "classes")
+    def undefined(rows):
+        return float("nan")
+
+    scores, labels = torch.tensor([[1.0, 3.0], [2.0, 0.0]]), torch.tensor([1, 1])
+    found = metrics("classes", scores, labels, ("largest", "undefined"))
+    assert list(found)[-2:] == ["largest", "undefined"]
+    assert found["largest"] == 3.0
+    assert found["undefined"] is None
+    assert metrics("number", torch.ones(3, 1), torch.ones(3), ["largest"])["largest"] == 1.0
+    assert registered["largest"].about == "The largest score."
+    assert smaller_is_better("largest")
+    assert not smaller_is_better("accuracy")
+    assert not smaller_is_better("of a plugin that is not here")
+
+
+def test_metrics_that_cannot_be(register):
+    @register("fails", "binary")
+    def fails(rows):
+        return rows.nothing
+
+    @register("words", "binary")
+    def words(rows):
+        return "high"
+
+    with pytest.raises(SettingError, match=r"the metric fails failed \(AttributeError: .*nothing"):
+        metrics("binary", torch.zeros(2, 1), torch.tensor([0, 1]), ["fails"])
+    with pytest.raises(SettingError, match="the metric words failed"):
+        metrics("binary", torch.zeros(2, 1), torch.tensor([0, 1]), ["words"])
+    with pytest.raises(SettingError, match="metric fails is for binary, not for the goal number"):
+        check_metrics(["mse", "fails"], "number")
+    with pytest.raises(SettingError, match="not for a loss of your own"):
+        check_metrics(["fails"], None)
+    with pytest.raises(SettingError, match="unknown metric 'acuracy'; did you mean 'accuracy'"):
+        check_metrics(["acuracy"], "binary")
+    for goals in ((), ("clases",)):
+        with pytest.raises(SettingError, match="metric odd: name its goals"):
+            register("odd", *goals)(fails.compute)
+    with pytest.raises(SettingError, match="'accuracy' is registered already"):
+        register("accuracy", "binary")(fails.compute)

@@ -290,31 +290,31 @@ class TestGoingOn:
 
 class TestBadSettings:
     @pytest.mark.parametrize(
-        ("network", "message"),
+        ("settings", "message"),
         [
-            (Network(t_comm=-1), "t_comm must be a number of at least 0, not -1"),
-            (Network(t_comp=float("nan")), "t_comp must be"),
-            (Network(t_comp=True), "t_comp must be"),
-            (Network(t_comm="10"), "t_comm must be"),
-            (Network(bandwidth=0), "bandwidth must be a number above 0"),
-            (Network(speed_spread=-0.5), "speed_spread must be"),
-            (Network(latency={"ash": -1}), "latency of 'ash' must be"),
-            (Network(bandwidths={"ash": 0}), "bandwidths of 'ash' must be"),
-            (Network(speed={"ash/0": 0}), "speed of 'ash/0' must be"),
-            (Network(latency=3), "latency must be a table"),
-            (Network(latency={"ahs": 1}), "no link 'ahs'; did you mean 'ash'"),
-            (Network(latency={"ash/9": 1}), "no client 'ash/9'; did you mean 'ash/"),
-            (Network(latency={"oak/1": 1}), "no link 'oak/1'"),
-            (Network(bandwidths={"ash-brich": 1}), "did you mean 'ash-birch'"),
-            (Network(latency={"server-ash": 1}), "no link 'server-ash'"),
-            (Network(speed={"ash-birch": 1}), "no silo or client 'ash-birch'"),
-            (Network(latency={"ash-birch": 1, "birch-ash": 2}), "are the same link"),
+            ({"t_comm": -1}, "Network: t_comm must be at least 0, not -1"),
+            ({"t_comp": float("nan")}, "t_comp: a number is expected, not nan"),
+            ({"t_comp": True}, "t_comp: a number is expected, not true"),
+            ({"t_comm": "10"}, 't_comm: a number is expected, not "10"'),
+            ({"bandwidth": 0}, "bandwidth must be above 0"),
+            ({"speed_spread": -0.5}, "speed_spread must be at least 0"),
+            ({"latency": {"ash": -1}}, "latency.ash must be at least 0"),
+            ({"bandwidths": {"ash": 0}}, "bandwidths.ash must be above 0"),
+            ({"speed": {"ash/0": 0}}, "speed.ash/0 must be above 0"),
+            ({"latency": 3}, "latency: a table is expected, not 3"),
+            ({"latency": {"ahs": 1}}, "no link 'ahs'; did you mean 'ash'"),
+            ({"latency": {"ash/9": 1}}, "no client 'ash/9'; did you mean 'ash/"),
+            ({"latency": {"oak/1": 1}}, "no link 'oak/1'"),
+            ({"bandwidths": {"ash-brich": 1}}, "did you mean 'ash-birch'"),
+            ({"latency": {"server-ash": 1}}, "no link 'server-ash'"),
+            ({"speed": {"ash-birch": 1}}, "no silo or client 'ash-birch'"),
+            ({"latency": {"ash-birch": 1, "birch-ash": 2}}, "are the same link"),
         ],
         ids=lambda v: v if isinstance(v, str) else "",
     )
-    def test_refused_before_training(self, network, message):
+    def test_refused_before_training(self, settings, message):
         with pytest.raises(SettingError, match=message):
-            run(TDCD(batch=12), network)
+            run(TDCD(batch=12), Network(**settings))
 
     def test_a_name_that_can_mean_two_links(self):
         names = Topology(dict.fromkeys(("a", "b", "a-b"), ("k",)))

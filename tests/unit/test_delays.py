@@ -190,29 +190,29 @@ def test_delays_are_forgotten_with_their_round():
 
 class TestBadSettings:
     @pytest.mark.parametrize(
-        ("network", "message"),
+        ("settings", "message"),
         [
-            (Network(rate=0), "rate must be a number above 0"),
-            (Network(rates={"a": 0}), "rates of 'a' must be a number above 0"),
-            (Network(rates={"a": -1}), "rates of 'a' must be a number above 0"),
-            (Network(rates={"ab": 1}), "rates: no silo 'ab'; did you mean"),
-            (Network(rates={"server": 1}), "rates: no silo 'server'"),
-            (Network(pause={"a/x": 1}), "pause: no silo 'a/x'"),
-            (Network(pause={"a": -1}), "pause of 'a' must be a number of at least 0"),
-            (Network(sleep="robin"), "sleep: 'robin'; did you mean 'round-robin'"),
-            (Network(sleep="round-robin", sleep_for=0), "sleep_for must be a number above 0"),
-            (Network(sleep="random", sleep_chance=1.5), "sleep_chance is at most 1"),
-            (Network(sleep_chance=-1), "sleep_chance must be"),
-            (Network(crash={"c": (1, 2)}), "crash: no silo 'c'"),
-            (Network(crash={"a": (5, 5)}), r"crash of 'a' must be \[round, later round\]"),
-            (Network(crash={"a": (1.5, 5)}), "crash of 'a' must be"),
-            (Network(crash={"a": (5,)}), "crash of 'a' must be"),
-            (Network(crash={"a": 3}), "crash of 'a' must be"),
-            (Network(outage=-1), "outage must be"),
-            (Network(rates=3), "rates must be a table of silos"),
+            ({"rate": 0}, "Network: rate must be above 0, not 0"),
+            ({"rates": {"a": 0}}, "rates.a must be above 0, not 0"),
+            ({"rates": {"a": -1}}, "rates.a must be above 0, not -1"),
+            ({"rates": {"ab": 1}}, "rates: no silo 'ab'; did you mean"),
+            ({"rates": {"server": 1}}, "rates: no silo 'server'"),
+            ({"pause": {"a/x": 1}}, "pause: no silo 'a/x'"),
+            ({"pause": {"a": -1}}, "pause.a must be at least 0, not -1"),
+            ({"sleep": "robin"}, "sleep: .* did you mean 'round-robin'"),
+            ({"sleep": "round-robin", "sleep_for": 0}, "sleep_for must be above 0"),
+            ({"sleep": "random", "sleep_chance": 1.5}, "sleep_chance must be between 0 and 1"),
+            ({"sleep_chance": -1}, "sleep_chance must be between 0 and 1"),
+            ({"crash": {"c": (1, 2)}}, "crash: no silo 'c'"),
+            ({"crash": {"a": (5, 5)}}, r"crash of 'a' must be \[round, later round\]"),
+            ({"crash": {"a": (1.5, 5)}}, "crash.a: a whole number is expected, not 1.5"),
+            ({"crash": {"a": (5,)}}, "crash.a: 2 values are expected, not 1"),
+            ({"crash": {"a": 3}}, "crash.a: a list of whole numbers is expected, not 3"),
+            ({"outage": -1}, "outage must be at least 0"),
+            ({"rates": 3}, "rates: a table is expected, not 3"),
         ],
         ids=lambda v: v if isinstance(v, str) else "",
     )
-    def test_refused_before_training(self, network, message):
+    def test_refused_before_training(self, settings, message):
         with pytest.raises(SettingError, match=message):
-            Clock(network, TOPOLOGY, Streams(0))
+            Clock(Network(**settings), TOPOLOGY, Streams(0))

@@ -12,6 +12,7 @@ import pytest
 
 import fedloom
 from fedloom.cli.main import CODES, main, parser
+from fedloom.config.catalogue import REGISTRIES
 from fedloom.config.runfile import RunFile
 from fedloom.registry import algorithms
 from fedloom.testing import CHECKS
@@ -75,7 +76,8 @@ def test_a_page_works_from_top_to_bottom(page, tmp_path, monkeypatch, capsys):
     """Python runs; what it printed is what the `text` block after it shows; a run file that says
     its name in its first line is saved, and commands about it are run."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(algorithms, "_known", dict(algorithms._known))
+    for registry in REGISTRIES.values():
+        monkeypatch.setattr(registry, "_known", dict(registry._known))
     names, made, printed, judged = {"__name__": "docs"}, set(), None, 0
     for kind, text in BLOCK.findall((ROOT / "docs" / page).read_text()):
         if kind == "python":

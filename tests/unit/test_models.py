@@ -242,7 +242,7 @@ def test_the_icassp_cnn_gives_256():
     [lambda: linear(0), lambda: mlp(2, [0], 1), lambda: cnn(1, (3, 9)), lambda: lstm(1, 0)],
 )
 def test_sizes_must_be_positive(make):
-    with pytest.raises(SettingError, match="must be at least 1"):
+    with pytest.raises(SettingError, match="must be at least"):
         make()
 
 

@@ -86,7 +86,7 @@ def test_noise_from_a_target_uses_it_up(steps):
         ({"mode": "noise-only", "clip": 1.0, "mu": 1.0}, "how often a row may be sent"),
         ({"mode": "frozen", "clip": 1.0, "noise": 1.0, "mu": 1.9}, "spent before the first round"),
         ({"mode": "frozen", "clip": 1.0, "mu": 1.0, "epsilon": 1.0}, "give one"),
-        ({"mode": "frozen", "clip": 1.0, "noise": -1.0}, "noise must be a number above 0"),
+        ({"mode": "frozen", "clip": 1.0, "noise": -1.0}, "Privacy: noise must be above 0"),
         ({"mode": "frozen", "clip": 1.0, "epsilon": 1.0, "delta": 1.0}, "delta"),
         ({"mode": "frozen", "clip": 1.0, "noise": 1.0, "gradient_clip": 1.0}, "is for mode"),
         (
@@ -321,7 +321,9 @@ def test_a_guarded_model_is_saved_and_loaded(tmp_path):
     rows = data.train
     run = Run(tdcd(TRAINED), Task.of(data), data).fit(2)
     run.save(tmp_path / "model")
-    assert torch.allclose(load_model(tmp_path / "model").predict(rows), run.predict(), atol=1e-6)
+    assert torch.allclose(
+        load_model(tmp_path / "model").predict(rows), run.predict(rows), atol=1e-6
+    )
     own = {j: nn.Linear(x.shape[1], 3) for j, x in rows.x.items()}
     run = Run(tdcd(TRAINED), Task(own, "cross-entropy"), rows).fit(2)
     run.save(tmp_path / "own")

@@ -13,10 +13,12 @@ import pytest
 
 from fedloom.errors import DataError
 from fedloom.report import style, words
+from fedloom.report.bars import histogram
 from fedloom.report.bill import bill, bills, by_tier
 from fedloom.report.compare import compare, compare_table
-from fedloom.report.curves import close_up, curve, curves, panels
+from fedloom.report.curves import close_up, curve, curves, drawn, panels
 from fedloom.report.folder import read_run
+from fedloom.report.holdings import OKABE_ITO, TEST, UNKNOWN, holdings
 from fedloom.report.page import write_report
 
 SILOS = ("bank", "insurer")
@@ -109,9 +111,13 @@ class Outline(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.open, self.images, self.addresses = [], [], []
+        self.open, self.images, self.addresses, self.narrow = [], [], [], []
         self.feed(text)
         assert not self.open
+
+    def handle_startendtag(self, tag, attrs):
+        assert tag == "source"
+        self.narrow.append(dict(attrs))
 
     def handle_starttag(self, tag, attrs):
         attrs = dict(attrs)
@@ -456,3 +462,140 @@ def test_matplotlib_is_not_imported_before_it_is_needed():
         "sys.exit('matplotlib' in sys.modules or 'jinja2' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_the_page_fits_any_width(tmp_path):
+    """What can be held of that without a browser; test_pages.py measures it in one."""
+    folders = list(sweep(tmp_path / "sweep", seeds=(0,)))
+    pages = [write_report(make(tmp_path / "run")), compare(folders, tmp_path / "c.png")]
+    for path in pages:
+        text = path.with_suffix(".html").read_text(encoding="utf-8")
+        page = Outline(text)
+        assert '<meta name="viewport" content="width=device-width, initial-scale=1">' in text
+        assert len(page.narrow) == len(page.images) > 0
+        for wide, narrow in zip(page.images, page.narrow, strict=True):
+            assert narrow["media"] == "screen and (max-width: 44rem)"
+            assert base64.b64decode(narrow["srcset"].split(",")[1]).startswith(PNG)
+            assert int(narrow["width"]) <= 480 <= int(wide["width"]) <= 1440
+        (style_text,) = re.findall("<style>(.*?)</style>", text, re.DOTALL)
+        assert "overflow-x" not in style_text, "cut off, and nobody sees that there is more"
+        for rule, value in re.findall(r"((?:min-)?width): *([^;}]+)", style_text):
+            assert rule == "width" or value in ("8rem", "0")
+            assert value in ("0", "8rem", "60rem", "none", "100%", "50%") or value[:5] in (
+                "44rem",
+                "56rem",
+            )
+        cells = re.findall("<td[^>]*>", text)
+        assert cells
+        assert all("data-name=" in cell for cell in cells)
+
+
+def lone(folder, **more):
+    """A run in which one silo has labels, with the same baseline twice."""
+    parts = {
+        "tdcd": [record(r, 0.1 + 0.08 * r) for r in range(0, 11, 2)],
+        "alone": [{**record(r, 0.05 * r), "by_silo": {"bank": {"accuracy": 0.05 * r}}}
+                  for r in range(0, 11, 2)],
+        "no-exchange": [record(r, 0.05 * r) for r in range(0, 11, 2)],
+    }  # fmt: skip
+    make(folder, parts=parts, **more)
+    told = json.loads((folder / "manifest.json").read_text())
+    told["data"]["silos"]["insurer"] |= {"labels": False, "classes": {}}
+    (folder / "manifest.json").write_text(json.dumps(told))
+    return folder
+
+
+def test_one_silo_that_can_train_alone_is_one_row(tmp_path):
+    text, page = report(lone(tmp_path))
+    assert "silo bank alone 50.0 %. The exchange between silos added 40.0 percentage" in text
+    assert "silos alone" not in text
+    assert text.count("<th>silo bank alone</th>") == 2  # the results, and all metrics
+    assert "Where silos train alone" not in text
+    assert "The second half of the rounds, enlarged.<" in text.replace("\n", "")
+    assert "(mean)" not in text
+    names = [image["alt"] for image in page.images]
+    assert "for TDCD, silo bank alone" in names[0]
+
+
+def test_a_caption_says_what_is_left_out(tmp_path):
+    text, _ = report(make(tmp_path / "banded"))
+    assert "enlarged, without the curve with a band (silos alone)." in text
+    assert "Loss on the training rows; where silos train alone, the mean over silos." in text
+    parts = {"tdcd": [record(r, 0.08 * r) for r in range(6)]}
+    text, _ = report(make(tmp_path / "plain", parts=parts))
+    assert "The second half of the rounds, enlarged." in text
+    assert "Loss on the training rows." in text
+    assert "alone" not in text
+
+
+def test_a_silo_without_labels_is_not_coloured_by_class():
+    silos = {
+        silo: {
+            "shape": [2],
+            "columns": [],
+            "labels": silo == "bank",
+            "clients": {str(k): [30, 5] for k in range(count)},
+            "classes": {str(k): [10, 20] for k in range(count)},
+        }
+        for silo, count in {"insurer": 2, "bank": 3, "shop": 40}.items()
+    }
+    rows = {"train": 90, "test": 15}
+    summary = {"name": "x", "classes": ["a", "b"], "rows": rows, "silos": silos}
+    for narrow in (False, True):
+        figure = holdings(summary, None, narrow)
+        insurer, bank, shop = figure.axes[:3]
+        assert colours_of(insurer) == colours_of(shop) == {UNKNOWN.lower(), TEST.lower()}
+        assert colours_of(bank) == {OKABE_ITO[0].lower(), OKABE_ITO[1].lower(), TEST.lower()}
+        (key,) = figure.legends
+        told = [text.get_text() for text in key.get_texts()]
+        assert told == ["a", "b", "without labels", "test rows"]
+        assert_legible(figure)
+
+
+def colours_of(axes):
+    from matplotlib.colors import to_hex
+
+    return {to_hex(patch.get_facecolor()) for patch in axes.patches}
+
+
+def test_one_record_makes_no_curve(tmp_path):
+    text, page = report(make(tmp_path, parts={"tdcd": [record(0, 0.1)]}, finished=None))
+    assert "After 0 rounds TDCD reaches 10.0 % test accuracy." in text
+    assert not any("against" in image["alt"] or "loss" in image["alt"] for image in page.images)
+
+
+def test_a_run_that_failed_says_why(tmp_path):
+    why = "round 3: NaN or infinity in update from client bank/x"
+    text, _ = report(make(tmp_path, finished=None, failed=why))
+    assert f"Training ended with an error: {why}. What was recorded until then is shown." in text
+    assert "not finished" not in text
+
+
+def test_large_and_negative_numbers():
+    assert words.show("r2", -2764.996) == "\u22122,765"
+    assert words.show("train_loss", 1590.4) == "1,590"
+    assert words.spread("r2", [-4984.9, -545.1]) == "\u22124,985 to \u2212545"
+    assert words.when("2026-11-18T20:29:24+00:00") == "2026-11-18 20:29 UTC"
+    assert words.when("long ago") == "long ago"
+
+
+def test_rounds_are_whole_numbers():
+    for last in (3, 20, 40, 65):
+        figure = curves({"a": [record(r, r / 99) for r in range(last + 1)]}, "accuracy", "round")
+        ticks = figure.axes[0].xaxis.get_major_locator()()
+        assert all(float(tick).is_integer() for tick in ticks)
+
+
+@pytest.mark.parametrize("count", [1, 4, 12])
+def test_narrow_figures_are_legible(count):
+    runs = {
+        name: [record(r * (i + 1), 0.9 - 0.8 / (r + i + 1)) for r in range(9)]
+        for i, name in enumerate(NAMES[:count])
+    }
+    assert_legible(panels(runs, [("accuracy", "time"), ("f1", "bytes")], narrow=True))
+    assert_legible(close_up(runs, "accuracy", narrow=True))
+    found = {name: curve(records, "accuracy", "round") for name, records in runs.items()}
+    assert_legible(drawn(found, "accuracy", "round", narrow=True))
+    assert_legible(bill(ledger(), narrow=True))
+    assert_legible(bills({name: ledger() for name in runs}, narrow=True))
+    assert_legible(histogram([9, 5, 2, 1], "age of an embedding, in turns of the master", True))

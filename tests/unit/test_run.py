@@ -1,9 +1,22 @@
 """A run: stopping, going on, and what was sent and who dropped out until then."""
 
+import numpy as np
 import pytest
 import torch
 
-from fedloom import TDCD, Alone, Drawn, Run, Task, linear, mlp, partition, tree
+from fedloom import (
+    TDCD,
+    Alone,
+    Drawn,
+    Partition,
+    Run,
+    Task,
+    linear,
+    load_dataset,
+    mlp,
+    partition,
+    tree,
+)
 from fedloom.errors import SettingError
 from fedloom.rng import Secrets, Streams
 from fedloom.testing import placement, task
@@ -126,3 +139,86 @@ def test_streams_stay_as_they_are():
     found = Streams(2024).common("f").uniform_for(("a", "b")).tolist()
     assert found == [0.3590538864406422, 0.07482769217461682]
     assert Streams(2024).common("t").seed() == 7714899760154127797
+
+
+# Which rows are predicted and judged
+
+
+@pytest.fixture(scope="module")
+def iris():
+    data = Partition(silos=["left", "right"], clients=[2, 3]).place(load_dataset("iris"))
+    return data, Run(TDCD(local_steps=2, batch=20), Task.of(data, "linear"), data).fit(2)
+
+
+def right(scores, labels):
+    return pytest.approx(float((scores.argmax(1) == labels).double().mean()))
+
+
+def test_predict_and_evaluate_take_the_same_rows(iris):
+    data, mine = iris
+    for rows, placed in (
+        ((), data.test),
+        (("test",), data.test),
+        (("train",), data.train),
+        ((data.train,), data.train),
+    ):
+        scores = mine.predict(*rows)
+        assert torch.equal(scores, mine.predict(placed))
+        assert mine.evaluate(*rows)["accuracy"] == right(scores, placed.labels())
+    assert mine.loss() == mine.loss("train") == mine.loss(data.train)
+    assert mine.loss("test") == mine.loss(data.test) != mine.loss()
+
+
+def test_all_rows_and_some_of_them_are_in_the_order_of_their_ids(iris):
+    data, mine = iris
+    scores, whole = mine.predict("all"), data.train.joined(data.test)
+    assert whole.ids.tolist() == sorted([*data.train.ids.tolist(), *data.test.ids.tolist()])
+    of = dict(zip(whole.ids.tolist(), scores, strict=True))
+    assert torch.equal(torch.stack([of[one] for one in data.test.ids.tolist()]), mine.predict())
+    assert mine.evaluate("all")["accuracy"] == right(scores, whole.labels())
+    numbers = [40, 3, 77]
+    for rows in (numbers, torch.tensor(numbers), np.array(numbers), np.isin(range(150), numbers)):
+        assert torch.equal(mine.predict(rows), scores[sorted(numbers)])
+    assert mine.evaluate(numbers)["accuracy"] == right(
+        scores[sorted(numbers)], whole.labels()[sorted(numbers)]
+    )
+    assert torch.equal(mine.predict("all", at_a_time=7), scores)
+
+
+def test_a_placement_alone_has_no_test_rows():
+    mine = run().fit(1)
+    assert torch.equal(mine.predict(), mine.predict("train"))
+    assert torch.equal(mine.predict("all"), mine.predict())
+    for asked in (mine.evaluate, lambda: mine.predict("test"), lambda: mine.loss("test")):
+        with pytest.raises(SettingError, match=r"there are no test rows: choose others \(rows='tr"):
+            asked()
+    assert mine.evaluate("train")["accuracy"] > 0
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        ("tests", 'rows: .test., .train., .all., a placement or numbers of .* not "tests"'),
+        (7, "a placement or numbers of rows are expected, not 7"),
+        ([0.5], "numbers of rows are expected, not a list"),
+        ([1, 1], "a number is there twice"),
+        ([150], "numbers from 0 to 149"),
+        ([-1], "numbers from 0 to 149"),
+        ([], "no rows are chosen"),
+        ([[1]], "numbers of rows are expected"),
+    ],
+)
+def test_rows_that_cannot_be_chosen(iris, rows, told):
+    for asked in (iris[1].predict, iris[1].evaluate, iris[1].loss):
+        with pytest.raises(SettingError, match=told):
+            asked(rows)
+
+
+def test_a_run_shows_its_last_loss_and_of_which_round():
+    mine = run()
+    assert repr(mine) == "<Run of TDCD, 3 silos, round 0>"
+    mine.fit(2, every=2)
+    last = f"{mine.records[-1].train_loss:.4g}"
+    assert repr(mine) == f"<Run of TDCD, 3 silos, round 2, loss {last} (round 2)>"
+    mine.fit(5)
+    assert repr(mine) == f"<Run of TDCD, 3 silos, round 5, loss {last} (round 2)>"

@@ -239,27 +239,27 @@ def without_labels(silo):
 
 class TestBadSettings:
     @pytest.mark.parametrize(
-        ("algorithm", "message"),
+        ("kind", "settings", "message"),
         [
-            (VAFL(batch=9, group=4), r"group \(t\) is 4, but there are only 3 silos"),
-            (VAFL(batch=9, group=0), r"group \(t\) must be a whole number of at least 1"),
-            (VAFL(batch=9, max_delay=0), r"max_delay \(D\) must be a whole number of at least 1"),
-            (VAFL(batch=9, visits=0), "visits must be a whole number"),
-            (VAFL(batch=9, lr="fast"), "lr must be a number"),
-            (VAFL(batch=9, master_lr="fast"), "lr must be a number"),
-            (VAFL(batch=99), "only 36 common rows"),
-            (VAFL(batch=9, l2=-1), "l2 must be"),
-            (VAFL(batch=9, labels_at="brich"), "did you mean 'birch'"),
-            (VAFL(batch=9, weighting="row"), "did you mean 'rows'"),
-            (VAFL(batch=9, master="hubs"), "did you mean 'hub'"),
-            (SplitNNAsync(batch=9, prime=False), "starts from everyone's embeddings"),
-            (SplitNNAsync(batch=9, local_steps=0), r"local_steps \(Q\) must be"),
+            (VAFL, {"group": 4}, r"group \(t\) is 4, but there are only 3 silos"),
+            (VAFL, {"group": 0}, "group must be at least 1, not 0"),
+            (VAFL, {"max_delay": 0}, "max_delay must be at least 1, not 0"),
+            (VAFL, {"visits": 0}, "visits must be at least 1, not 0"),
+            (VAFL, {"lr": "fast"}, "lr: a number or a step-size rule is expected"),
+            (VAFL, {"master_lr": "fast"}, "master_lr: a number or a step-size rule is expected"),
+            (VAFL, {"batch": 99}, "only 36 common rows"),
+            (VAFL, {"l2": -1}, "l2 must be at least 0"),
+            (VAFL, {"labels_at": "brich"}, "did you mean 'birch'"),
+            (VAFL, {"weighting": "row"}, "did you mean 'rows'"),
+            (VAFL, {"master": "hubs"}, "did you mean 'hub'"),
+            (SplitNNAsync, {"prime": False}, "starts from everyone's embeddings"),
+            (SplitNNAsync, {"local_steps": 0}, "local_steps must be at least 1"),
         ],
         ids=lambda v: v if isinstance(v, str) else "",
     )
-    def test_refused_before_training(self, algorithm, message):
+    def test_refused_before_training(self, kind, settings, message):
         with pytest.raises(SettingError, match=message):
-            run(algorithm)
+            run(kind(**{"batch": 9, **settings}))
 
     def test_a_label_holder_without_labels(self):
         with pytest.raises(DataError, match="silo birch holds no labels"):
@@ -312,9 +312,9 @@ def test_the_theorems_step_sizes(rule, formula):
 
 
 def test_constants_of_the_theorems_are_positive():
-    with pytest.raises(SettingError, match="smoothness must be a positive number"):
+    with pytest.raises(SettingError, match="smoothness must be above 0"):
         DelayBound(smoothness=0, delay=1, steps=10)
-    with pytest.raises(SettingError, match="convexity must be a positive number"):
+    with pytest.raises(SettingError, match="convexity must be above 0"):
         InverseTime(convexity=0, offset=1)
 
 

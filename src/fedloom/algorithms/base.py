@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..checked import Checked
 from ..data.placement import Placement
 from ..errors import DataError, SettingError, nearest
 from ..federation.fabric import Fabric
@@ -26,6 +27,7 @@ from ..federation.placed import AtClients, AtHubs, Batch, Known, RowMap, Rows
 from ..federation.schedule import Turn
 from ..models.task import Part, Shapes, Task, Theta
 from ..rng import Streams
+from ..settings import Count, NotNegative, above, at_least
 from . import local
 from .stepsize import StepSize, step_size
 
@@ -102,8 +104,9 @@ class Facts:
         return int(np.prod(shape, dtype=int)) * dtype.itemsize
 
 
-class Algorithm(ABC):
-    """One round, written from above. Subclasses are frozen dataclasses of settings."""
+class Algorithm(Checked, ABC):
+    """One round, written from above. Subclasses are frozen dataclasses of settings, checked by
+    their types and limits when one is made."""
 
     State: ClassVar[type[Any]] = State
     joint: ClassVar[bool] = True  # the silos train one model: a row missing anywhere is left out
@@ -162,7 +165,7 @@ class Algorithm(ABC):
         """Whether every hub predicts something of its own."""
         return False
 
-    def warm_up(self, part: Part, streams: Streams) -> None:  # noqa: B027
+    def warm_up(self, part: Part, streams: Streams) -> None:
         """One dry local step at a client, before anyone waits for it: torch's first calls are slow
         enough to miss a deadline."""
 
@@ -213,19 +216,15 @@ class MinibatchSGD(Algorithm):
     """Q local steps of SGD a round; the journal reuses one minibatch for them (Algorithm 1), ICASSP
     draws Q fresh ones."""
 
-    local_steps: Annotated[int, "Q, the local steps of a round"] = 10
-    lr: Annotated[float | StepSize, "the step size, or a rule for it"] = 0.1
-    batch: Annotated[int | None, "B, the rows of a minibatch; none: all"] = 100
+    local_steps: Annotated[Count, "Q, the local steps of a round"] = 10
+    lr: Annotated[float | StepSize, above(0), "the step size, or a rule for it"] = 0.1
+    batch: Annotated[int | None, at_least(1), "B, the rows of a minibatch; none: all"] = 100
     minibatch: Annotated[
         Literal["reused", "fresh"], "one minibatch for the Q steps of a round, or Q of them"
     ] = "reused"
-    l2: Annotated[float, "weight of |theta|^2 / 2"] = 0.0
+    l2: Annotated[NotNegative, "weight of |theta|^2 / 2"] = 0.0
 
     def check(self, task: Task, placement: Placement) -> None:
-        whole("local_steps (Q)", self.local_steps)
-        step_size(self.lr)
-        choose("minibatch", self.minibatch, ("reused", "fresh"))
-        not_negative("l2", self.l2)
         check_batch(self.batch, placement)
 
     def warm_up(self, part: Part, streams: Streams) -> None:
@@ -266,32 +265,10 @@ class MinibatchSGD(Algorithm):
         return Draw(batch_k, rows, ids, fed.known(torch.tensor(lr, dtype=fed.dtype)))
 
 
-def whole(name: str, value: Any) -> None:
-    """Refuse what is not a whole number from 1."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise SettingError(f"{name} must be a whole number of at least 1, not {value!r}")
-
-
 def check_batch(batch: int | None, placement: Placement) -> None:
     """Refuse a minibatch that there are no rows for."""
-    if batch is not None:
-        whole("batch (B)", batch)
-        if batch > placement.size:
-            raise SettingError(
-                f"batch (B) is {batch}, but there are only {placement.size} common rows"
-            )
-
-
-def not_negative(name: str, value: Any) -> None:
-    """Refuse what is not a number from 0."""
-    if not isinstance(value, float | int) or not 0 <= value < math.inf:
-        raise SettingError(f"{name} must be a number that is not negative, not {value!r}")
-
-
-def choose(name: str, value: str, known: tuple[str, ...]) -> None:
-    """Refuse a value that is not among those known."""
-    if value not in known:
-        raise SettingError(f"{name}: {value!r}{nearest(value, known)}")
+    if batch is not None and batch > placement.size:
+        raise SettingError(f"batch (B) is {batch}, but there are only {placement.size} common rows")
 
 
 def need_labels(placement: Placement, silos: tuple[str, ...], cure: str) -> None:

@@ -21,6 +21,7 @@ from ..federation.placed import AtClients, AtHubs, Batch, Rows
 from ..models.task import Part, Task, Theta
 from ..registry import algorithms
 from ..rng import Streams
+from ..settings import Count
 from ..slope import grad
 from . import local
 from .base import Bill, Draw, Facts, MinibatchSGD, State, Step, Twin, label_silo, tally
@@ -40,7 +41,7 @@ Thetas = dict[str, Theta]
 class Central(MinibatchSGD):
     """Pooled baseline: Q steps of SGD a round on everyone's raw rows, at the label silo's hub."""
 
-    local_steps: Annotated[int, "Q, the steps of a round"] = 1
+    local_steps: Annotated[Count, "Q, the steps of a round"] = 1
     labels_at: Annotated[
         str | None, "the silo that holds the labels, where rows meet; none: the first"
     ] = None

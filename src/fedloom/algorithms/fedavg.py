@@ -27,8 +27,9 @@ from ..federation.fabric import Fabric
 from ..federation.placed import AtHubs, Batch, Rows
 from ..models.task import Part, Task, Theta
 from ..registry import algorithms
+from ..settings import NotNegative
 from . import local
-from .base import Bill, Draw, Facts, State, Step, Twin, need_labels, not_negative, tally
+from .base import Bill, Draw, Facts, State, Step, Twin, need_labels, tally
 from .tdcd import MODEL, TDCD, UPDATE, TieredSGD, Weighting, counted, predict_jointly
 
 
@@ -103,11 +104,7 @@ class FedAvg(TieredSGD):
 class FedProx(FedAvg):
     """FedProx, for one silo: FedAvg whose clients are held near the hub's model."""
 
-    mu: Annotated[float, "weight of |theta - theta_global|^2 / 2 in the local steps"] = 0.1
-
-    def check(self, task: Task, placement: Placement) -> None:
-        super().check(task, placement)
-        not_negative("mu", self.mu)
+    mu: Annotated[NotNegative, "weight of |theta - theta_global|^2 / 2 in the local steps"] = 0.1
 
     def local_sgd(self, part: Part, theta: Theta, rest: Rows, batch: Batch, lr: Tensor) -> Theta:
         return local.local_sgd(part, theta, rest, batch, lr, self.l2, prox=self.mu)

@@ -38,6 +38,7 @@ from ..federation.releases import times
 from ..models.task import Task, Theta
 from ..privacy import Privacy
 from ..registry import algorithms
+from ..settings import NotNegative
 from . import local
 from .base import (
     Bill,
@@ -47,10 +48,8 @@ from .base import (
     State,
     Step,
     Twin,
-    choose,
     label_silo,
     need_labels,
-    not_negative,
     tally,
 )
 from .central import Central
@@ -96,7 +95,7 @@ class FedBCD(Releasing, TieredSGD):
     labels_at: Annotated[
         str | None, "frozen-gradient: the silo that holds the labels; none: the first"
     ] = None
-    prox: Annotated[float, "weight of |theta - theta_start|^2 / 2 in the local steps"] = 0.0
+    prox: Annotated[NotNegative, "weight of |theta - theta_start|^2 / 2 in the local steps"] = 0.0
     privacy: Annotated[Privacy | None, "noise on embeddings that leave a client"] = None
 
     @property
@@ -106,9 +105,6 @@ class FedBCD(Releasing, TieredSGD):
     def check(self, task: Task, placement: Placement) -> None:
         super().check(task, placement)
         self.check_privacy(task)
-        choose("order", self.order, ("parallel", "sequential"))
-        choose("updates", self.updates, ("fresh-own", "frozen-gradient"))
-        not_negative("prox", self.prox)
         silos = placement.topology.silos
         if self.order == "sequential" and len(silos) == 1:
             raise SettingError(

@@ -37,7 +37,7 @@ from torch import Tensor
 from .. import tree
 from ..data.placement import Placement
 from ..data.views import check_held, small_set
-from ..errors import DataError, ModelError, SettingError
+from ..errors import DataError, ModelError
 from ..federation.fabric import Fabric
 from ..federation.messages import Kind
 from ..federation.placed import AtHubs, Batch, Rows
@@ -45,9 +45,10 @@ from ..models.task import Part, Task, Theta
 from ..models.views import ViewNet, hidden_widths, multiview, views_of
 from ..registry import algorithms
 from ..rng import Streams
+from ..settings import NotNegative, at_least
 from ..slope import grad
 from . import local
-from .base import Bill, Draw, Facts, MinibatchSGD, Step, Twin, need_labels, not_negative, tally
+from .base import Bill, Draw, Facts, MinibatchSGD, Step, Twin, need_labels, tally
 from .hyfem_parts import (
     Lists,
     Maps,
@@ -95,9 +96,12 @@ class HyFEMAvg(MinibatchSGD):
         dict[str, list[int]] | None,
         "client -> its perceptron's hidden widths; whoever is not named has the global ones",
     ] = None
-    sweeps: Annotated[int, "P, sweeps of matching over the clients; 0: Pi stays as it is"] = 4
+    sweeps: Annotated[
+        int, at_least(0), "P, sweeps of matching over the clients; 0: Pi stays as it is"
+    ] = 4
     price: Annotated[
-        float, "of a neuron matched with dummies only, in mean squared lengths of a neuron"
+        NotNegative,
+        "of a neuron matched with dummies only, in mean squared lengths of a neuron",
     ] = 0.5
 
     State: ClassVar[type[Any]] = HyFEMState
@@ -120,9 +124,6 @@ class HyFEMAvg(MinibatchSGD):
         if not isinstance(net, ViewNet) or task.head is not None:
             raise ModelError("HyFEM needs the model 'multiview' (a ViewNet) and no head")
         need_labels(placement, topology.silos, "HyFEM takes labels at every client")
-        if not isinstance(self.sweeps, int) or self.sweeps < 0:
-            raise SettingError(f"sweeps (P) must be a whole number from 0, not {self.sweeps!r}")
-        not_negative("price", self.price)
         if self.views is not None:
             check_held(self.views, clients, len(net.extractors))
             check_zeros(placement, self.views, len(net.extractors))
@@ -251,11 +252,9 @@ class HyFEMAvg(MinibatchSGD):
 class HyFEMProx(HyFEMAvg):
     """HyFEM whose clients are held near the global model: mu |theta_m - Pi_m theta|^2."""
 
-    mu: Annotated[float, "weight of the squared distance from the model of the round's start"] = 0.1
-
-    def check(self, task: Task, placement: Placement) -> None:
-        super().check(task, placement)
-        not_negative("mu", self.mu)
+    mu: Annotated[
+        NotNegative, "weight of the squared distance from the model of the round's start"
+    ] = 0.1
 
     def objective(self, theta: Theta, start: Theta, part: Part, batch: Batch) -> Tensor:
         far = [

@@ -38,6 +38,7 @@ from ..models.block import Params
 from ..models.task import Part, Task, Theta
 from ..registry import algorithms
 from ..rng import Streams
+from ..settings import Count
 from ..slope import grad
 from . import local
 from .base import Bill, Draw, Entry, Facts, State, Step, Twin, label_silo, tally
@@ -93,7 +94,7 @@ class SplitState(NamedTuple):
 class SplitNN(TieredSGD):
     """Split neural network: a top model over the silos' embeddings, where the labels are."""
 
-    local_steps: Annotated[int, "Q, the local steps of a round, with one frozen derivative"] = 1
+    local_steps: Annotated[Count, "Q, the local steps of a round, with one frozen derivative"] = 1
     labels_at: Annotated[str | None, "the silo with labels and top model; none: the first"] = None
 
     State: ClassVar[type[Any]] = SplitState

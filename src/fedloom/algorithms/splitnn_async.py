@@ -24,6 +24,7 @@ from ..data.placement import Placement
 from ..errors import SettingError
 from ..models.task import Task
 from ..registry import algorithms
+from ..settings import Count
 from .base import Twin
 from .stepsize import InverseTime, step_size
 from .vafl import VAFL
@@ -35,7 +36,7 @@ from .visiting import Visiting
 class SplitNNAsync(Visiting):
     """Asynchronous split learning: a worker's embeddings meet the others' last known ones."""
 
-    local_steps: Annotated[int, "Q, steps of a visit, with the derivatives frozen"] = 10
+    local_steps: Annotated[Count, "Q, steps of a visit, with the derivatives frozen"] = 10
     prime: Annotated[bool, "every silo sends embeddings of all rows first: always"] = True
 
     def master_lr_of(self, turn: int, silos: int) -> float:

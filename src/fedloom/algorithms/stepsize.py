@@ -4,67 +4,62 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
-from ..errors import SettingError
+from ..checked import Checked
+from ..settings import WORDS, Count, NotNegative, Positive
 
 
+@runtime_checkable
 class StepSize(Protocol):
     """eta(t)."""
 
     def __call__(self, t: int) -> float: ...
 
 
-class _Positive:
-    """All settings of a rule must be positive numbers; `floor` and `delay` may be 0."""
-
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            zero = name in ("floor", "delay") and value == 0
-            if not (math.isfinite(value) and (value > 0 or zero)):
-                raise SettingError(f"{name} must be a positive number, not {value}")
+WORDS[StepSize] = "a step-size rule"
 
 
 @dataclass(frozen=True)
-class Constant(_Positive):
+class Constant(Checked):
     """The same step size throughout; a plain number means this."""
 
-    lr: float
+    lr: Positive
 
     def __call__(self, t: int) -> float:
         return self.lr
 
 
 @dataclass(frozen=True)
-class StepDecay(_Positive):
+class StepDecay(Checked):
     """lr, multiplied by `factor` after every `every` iterations."""
 
-    lr: float
-    factor: float
-    every: int
+    lr: Positive
+    factor: Positive
+    every: Count
 
     def __call__(self, t: int) -> float:
         return self.lr * self.factor ** (t // self.every)
 
 
 @dataclass(frozen=True)
-class InverseSqrt(_Positive):
+class InverseSqrt(Checked):
     """lr / sqrt(1 + t / scale): the decay of the O(1 / sqrt(R)) rate without knowing R."""
 
-    lr: float
-    scale: float = 1.0
+    lr: Positive
+    scale: Positive = 1.0
 
     def __call__(self, t: int) -> float:
         return self.lr / math.sqrt(1 + t / self.scale)
 
 
 @dataclass(frozen=True)
-class Cosine(_Positive):
+class Cosine(Checked):
     """From lr to `floor` along half a cosine over `steps` iterations, `floor` afterwards."""
 
-    lr: float
-    steps: int
-    floor: float = 0.0
+    lr: Positive
+    steps: Count
+    floor: NotNegative = 0.0
 
     def __call__(self, t: int) -> float:
         done = min(t / self.steps, 1.0)
@@ -72,15 +67,15 @@ class Cosine(_Positive):
 
 
 @dataclass(frozen=True)
-class DelayBound(_Positive):
+class DelayBound(Checked):
     """min(1 / (4 (1 + delay) smoothness), scale / sqrt(steps)), for any smooth loss: VAFL's Theorem
     1 (delay is D) and Theorem 3 (delay is min sqrt(c_m)); smoothness is L, steps the number K of
     the master's turns, scale c_eta."""
 
-    smoothness: float
-    delay: float
-    steps: int
-    scale: float = 1.0
+    smoothness: Positive
+    delay: NotNegative
+    steps: Count
+    scale: Positive = 1.0
 
     def __call__(self, t: int) -> float:
         fastest = 1 / (4 * (1 + self.delay) * self.smoothness)
@@ -88,14 +83,14 @@ class DelayBound(_Positive):
 
 
 @dataclass(frozen=True)
-class InverseTime(_Positive):
+class InverseTime(Checked):
     """scale / (convexity (t + offset)), for strongly convex losses: VAFL's Theorem 2 (scale is
     4 / min sqrt(q_m), q_m the chance that silo m is the next visitor) and Theorem 4 (scale is 2);
     convexity is mu, or nu there, offset K_0."""
 
-    convexity: float
-    offset: float
-    scale: float = 2.0
+    convexity: Positive
+    offset: Positive
+    scale: Positive = 2.0
 
     def __call__(self, t: int) -> float:
         return self.scale / (self.convexity * (t + self.offset))
@@ -113,8 +108,4 @@ RULES: dict[str, type[Any]] = {
 
 def step_size(lr: float | StepSize) -> StepSize:
     """A number as a constant step size."""
-    if callable(lr) and not isinstance(lr, type):
-        return lr
-    if not isinstance(lr, float | int) or isinstance(lr, bool):
-        raise SettingError(f"lr must be a number or a function of the iteration, not {lr!r}")
-    return Constant(lr)
+    return lr if callable(lr) else Constant(lr)

@@ -34,7 +34,7 @@ from ..models.task import Part, Task, Theta
 from ..privacy import Privacy
 from ..registry import algorithms
 from . import local
-from .base import Bill, Draw, Facts, MinibatchSGD, State, Step, Twin, choose, need_labels, tally
+from .base import Bill, Draw, Facts, MinibatchSGD, State, Step, Twin, need_labels, tally
 from .releasing import SHIELDED, Releasing
 
 MODEL = Kind("model", "the hub's block of the model, to its own clients")
@@ -76,10 +76,6 @@ class TieredSGD(MinibatchSGD):
         Weighting,
         "of clients in the mean: all alike, all that had rows in the minibatch, or by their rows",
     ] = "uniform"
-
-    def check(self, task: Task, placement: Placement) -> None:
-        super().check(task, placement)
-        choose("weighting", self.weighting, ("uniform", "participants", "rows"))
 
     def start(self, fed: Fabric) -> State:
         return State(fed.at_hubs(local.initial, fed.part, fed.known(fed.streams)))

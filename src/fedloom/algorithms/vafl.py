@@ -32,7 +32,8 @@ from ..data.placement import Placement
 from ..errors import SettingError
 from ..models.task import Task
 from ..registry import algorithms
-from .base import Twin, whole
+from ..settings import Count, above, at_least
+from .base import Twin
 from .releasing import SHIELDED
 from .stepsize import InverseTime, StepSize, step_size
 from .visiting import Visiting
@@ -43,10 +44,14 @@ from .visiting import Visiting
 class VAFL(Visiting):
     """Vertical asynchronous federated learning: silos visit a master that holds the labels."""
 
-    master_lr: Annotated[float | StepSize | None, "of theta_0, the head; none: as lr"] = None
-    group: Annotated[int, "t, how many visitors the master waits for; 1: fully asynchronous"] = 1
+    master_lr: Annotated[float | StepSize | None, above(0), "of theta_0, the head; none: as lr"] = (
+        None
+    )
+    group: Annotated[Count, "t, how many visitors the master waits for; 1: fully asynchronous"] = 1
     max_delay: Annotated[
-        int | None, "D, turns after which an embedding is called for again; none: no bound"
+        int | None,
+        at_least(1),
+        "D, turns after which an embedding is called for again; none: no bound",
     ] = None
 
     @property
@@ -65,16 +70,11 @@ class VAFL(Visiting):
     def check(self, task: Task, placement: Placement) -> None:
         super().check(task, placement)
         silos = len(placement.topology.silos)
-        whole("group (t)", self.group)
         if self.group > silos:
             raise SettingError(
                 f"group (t) is {self.group}, but there are only {silos} silos to wait for: say "
                 f"{silos} or less"
             )
-        if self.max_delay is not None:
-            whole("max_delay (D)", self.max_delay)
-        if self.master_lr is not None:
-            step_size(self.master_lr)
 
     @classmethod
     def examples(cls) -> list[Self]:

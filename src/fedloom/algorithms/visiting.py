@@ -35,9 +35,10 @@ from ..federation.visits import Asks, Visit
 from ..models.task import Part, Task, Theta
 from ..privacy import Privacy
 from ..rng import Streams
+from ..settings import Count, NotNegative, above, at_least
 from . import desk as table
 from . import local
-from .base import Bill, Facts, Step, check_batch, choose, label_silo, not_negative, whole
+from .base import Bill, Facts, Step, check_batch, label_silo
 from .central import LABELS, SCORES, labels_of, to_all
 from .desk import Desk, Parts
 from .releasing import Releasing
@@ -74,10 +75,10 @@ class Kept(NamedTuple):
 class Visiting(Releasing):
     """Settings of all of them, and what happens at a visit."""
 
-    lr: Annotated[float | StepSize, "the silos' step size, or a rule for it"] = 0.1
-    batch: Annotated[int | None, "B, the rows of a minibatch; none: all"] = 100
-    local_steps: Annotated[int, "Q, steps of a visit, with the derivatives frozen"] = 1
-    l2: Annotated[float, "weight of the regulariser |theta_m|^2 / 2"] = 0.0
+    lr: Annotated[float | StepSize, above(0), "the silos' step size, or a rule for it"] = 0.1
+    batch: Annotated[int | None, at_least(1), "B, the rows of a minibatch; none: all"] = 100
+    local_steps: Annotated[Count, "Q, steps of a visit, with the derivatives frozen"] = 1
+    l2: Annotated[NotNegative, "weight of the regulariser |theta_m|^2 / 2"] = 0.0
     weighting: Annotated[
         Literal["uniform", "rows"], "of a silo's clients in its mean: all alike, or by their rows"
     ] = "uniform"
@@ -85,7 +86,9 @@ class Visiting(Releasing):
     master: Annotated[
         Literal["hub", "server"], "who is visited: the hub of the label silo, or the server"
     ] = "hub"
-    visits: Annotated[int | None, "visits of a round; none: as many as there are silos"] = None
+    visits: Annotated[
+        int | None, at_least(1), "visits of a round; none: as many as there are silos"
+    ] = None
     prime: Annotated[bool, "before the first round, every silo sends embeddings of all rows"] = True
     privacy: Annotated[Privacy | None, "noise on embeddings that leave a client"] = None
 
@@ -109,14 +112,7 @@ class Visiting(Releasing):
         """The step size of theta_0."""
 
     def check(self, task: Task, placement: Placement) -> None:
-        whole("local_steps (Q)", self.local_steps)
-        step_size(self.lr)
         self.check_privacy(task)
-        choose("weighting", self.weighting, ("uniform", "rows"))
-        choose("master", self.master, ("hub", "server"))
-        not_negative("l2", self.l2)
-        if self.visits is not None:
-            whole("visits", self.visits)
         check_batch(self.batch, placement)
         label_silo(self.labels_at, placement)
         if self.master == "server" and not placement.topology.server:

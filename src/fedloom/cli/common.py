@@ -7,7 +7,7 @@ import functools
 import json
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +81,12 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
             for cell, width, left in zip(row, widths, right, strict=True)
         ]
         print("  ".join(cells).rstrip())
+
+
+def print_broken(lost: Mapping[str, str]) -> None:
+    """What other packages declare and cannot be loaded."""
+    for which, why in lost.items():
+        print(f"\n{which} cannot be loaded: {why}")
 
 
 def _numeric(cell: str) -> bool:

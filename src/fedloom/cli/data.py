@@ -44,6 +44,7 @@ def act(chosen: argparse.Namespace) -> None:
         common.print_table(
             ("set", "state", "about"), [(one["name"], one["state"], one["about"]) for one in found]
         )
+        common.print_broken(datasets.broken)
         for one in found:
             if one["problem"] and (chosen.name or one["state"] == "damaged"):
                 print(f"\n{one['problem']}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ..config.catalogue import KINDS, catalogue
+from ..config.catalogue import KINDS, broken, catalogue
 from . import common
 
 
@@ -14,7 +14,7 @@ def add(verbs: common.Verbs) -> None:
         verbs,
         "list",
         act,
-        "algorithms, models, data sets and losses, with their settings",
+        "algorithms, models, data sets, losses and metrics, with their settings",
         """
         What a run file can name, with the settings each takes.
 
@@ -28,9 +28,10 @@ def add(verbs: common.Verbs) -> None:
 
 
 def act(chosen: argparse.Namespace) -> None:
-    found = {kind: catalogue(kind) for kind in ([chosen.kind] if chosen.kind else KINDS)}
+    kinds = [chosen.kind] if chosen.kind else KINDS
+    found, lost = {kind: catalogue(kind) for kind in kinds}, broken(kinds)
     if chosen.json:
-        common.print_json(found)
+        common.print_json({**found, "broken": lost} if lost else found)
         return
     for number, (kind, entries) in enumerate(found.items()):
         if not chosen.kind:
@@ -41,6 +42,7 @@ def act(chosen: argparse.Namespace) -> None:
         else:
             for entry in entries:
                 _show(entry)
+    common.print_broken(lost)
 
 
 def _show(entry: dict[str, Any]) -> None:

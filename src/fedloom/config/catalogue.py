@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..registry import algorithms, datasets, losses, models
+from ..registry import algorithms, datasets, losses, metrics, models
+from ..settings import REQUIRED, Field, fields_of
 from .convert import described, plain
-from .fields import REQUIRED, Field, fields_of
 from .sections import FILLED, about
 
-KINDS = ("algorithms", "models", "datasets", "losses")
+REGISTRIES = {one.plural: one for one in (algorithms, models, datasets, losses, metrics)}
+KINDS = tuple(REGISTRIES)
 
 
 def catalogue(kind: str) -> list[dict[str, Any]]:
@@ -25,7 +26,14 @@ def catalogue(kind: str) -> list[dict[str, Any]]:
                 _entry(name, datasets[name].about, datasets[name].load, ("files",))
                 for name in datasets
             ]
+        case "metrics":
+            return [{"name": name, "about": metrics[name].about, "fields": []} for name in metrics]
     return [{"name": name, "about": about(losses[name]), "fields": []} for name in losses]
+
+
+def broken(kinds: Iterable[str]) -> dict[str, str]:
+    """What other packages declare of these kinds, and cannot be loaded: {which: why}."""
+    return {which: why for kind in kinds for which, why in REGISTRIES[kind].broken.items()}
 
 
 def _entry(name: str, text: str, thing: Any, without: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -37,7 +45,7 @@ def told(fields: Mapping[str, Field]) -> list[dict[str, Any]]:
     return [
         {
             "name": field.name,
-            "type": described(field.hint),
+            "type": described(field.hint) + (f", {field.limit.words}" if field.limit else ""),
             "required": field.default is REQUIRED,
             "default": None if field.default is REQUIRED else shown(field.default),
             "about": field.about,

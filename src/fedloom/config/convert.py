@@ -6,49 +6,12 @@ TOML has no None: the word "none" stands for it where a key may be None.
 from __future__ import annotations
 
 import dataclasses
-import types
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from collections.abc import Mapping
+from typing import Any, get_args
 
 from ..algorithms.stepsize import RULES, StepSize
 from ..errors import SettingError, nearest
-from .fields import REQUIRED, Field, fields_of
-
-Path = tuple[str, ...]
-
-
-class BadKey(SettingError):
-    """A key or value of a run file that cannot be; `path` says which."""
-
-    def __init__(self, path: Path, problem: str):
-        super().__init__(problem)
-        self.path, self.problem = path, problem
-
-
-def convert(hint: Any, value: Any, path: Path) -> Any:
-    """`value` as the hint wants it, or BadKey."""
-    origin, args = get_origin(hint), get_args(hint)
-    if origin is Annotated:
-        return convert(args[0], value, path)
-    if origin in (Union, types.UnionType):
-        return _one_of(args, value, path)
-    if origin is Literal:
-        if value in args and type(value) in {type(arg) for arg in args}:
-            return value
-        raise BadKey(path, f"{_shown(value)} is not one of the choices{nearest(str(value), args)}")
-    if hint is StepSize:
-        return _rule(value, path)
-    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
-        if not isinstance(value, Mapping):
-            raise _wrong(hint, value, path)
-        return hint(**table(fields_of(hint), value, path))
-    if _is(origin, Mapping):
-        if not isinstance(value, Mapping):
-            raise _wrong(hint, value, path)
-        return {key: convert(args[1], v, (*path, key)) for key, v in value.items()}
-    if origin is tuple or _is(origin, Sequence):
-        return _list(hint, value, path)
-    return _plain(hint, value, path)
+from ..settings import REQUIRED, BadKey, Field, Limit, Path, Reader, fields_of
 
 
 def table(fields: Mapping[str, Field], values: Mapping[str, Any], path: Path) -> dict[str, Any]:
@@ -59,7 +22,7 @@ def table(fields: Mapping[str, Field], values: Mapping[str, Any], path: Path) ->
     found = {}
     for name, field in fields.items():
         if name in values:
-            found[name] = convert(field.hint, values[name], (*path, name))
+            found[name] = READER.read(field.hint, values[name], (*path, name), field.limit)
         elif field.default is REQUIRED:
             raise BadKey(path, f"the key {name!r} is missing")
         else:
@@ -67,99 +30,57 @@ def table(fields: Mapping[str, Field], values: Mapping[str, Any], path: Path) ->
     return found
 
 
-def _is(origin: Any, kind: type) -> bool:
-    return isinstance(origin, type) and issubclass(origin, kind)
+def made(kind: Any, settings: Mapping[str, Any], path: Path) -> Any:
+    """A dataclass of these settings; what it refuses is said of the table they are from."""
+    try:
+        return kind(**settings)
+    except BadKey:
+        raise
+    except SettingError as problem:
+        own = f"{kind.__name__}: "
+        raise BadKey(path, str(problem).removeprefix(own).removeprefix(own.lower())) from None
 
 
-def _one_of(args: tuple[Any, ...], value: Any, path: Path) -> Any:
-    if type(None) in args and value == "none":
-        return None
-    problems: list[BadKey] = []
-    for arg in args:
-        if arg is type(None):
-            continue
-        try:
-            return convert(arg, value, path)
-        except BadKey as problem:
-            problems.append(problem)
-    deepest = max(problems, key=lambda problem: len(problem.path))
-    if len(deepest.path) > len(path) or len(problems) == 1:
-        raise deepest
-    for arg, why in zip((a for a in args if a is not type(None)), problems, strict=True):
-        same_kind = isinstance(value, str) and get_origin(arg) is Literal
-        if same_kind or (isinstance(value, Mapping) and arg is StepSize):
-            raise why
-    raise _wrong(Union[args], value, path)  # noqa: UP007
+class FromTables(Reader):
+    """Values as TOML has them: tables for dataclasses and step-size rules, whole numbers for
+    others, "none" for None."""
+
+    def single(self, hint: Any, value: Any, path: Path, limit: Limit | None) -> Any:
+        if hint is StepSize:
+            return self._rule(value, path)
+        if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+            if not isinstance(value, Mapping):
+                self.refuse(hint, value, path)
+            return made(hint, table(fields_of(hint), value, path), path)
+        found = super().single(hint, value, path, limit)
+        return float(found) if hint is float else found
+
+    def is_meant(self, hint: Any, value: Any) -> bool:
+        return (isinstance(value, Mapping) and hint is StepSize) or super().is_meant(hint, value)
+
+    def named(self, hint: Any) -> str:
+        if hint is StepSize:
+            return "a table with a rule"
+        return "a table" if dataclasses.is_dataclass(hint) else super().named(hint)
+
+    def _one_of(self, hint: Any, value: Any, path: Path, limit: Limit | None) -> Any:
+        if value == "none" and type(None) in get_args(hint):
+            return None
+        return super()._one_of(hint, value, path, limit)
+
+    def _rule(self, value: Any, path: Path) -> Any:
+        """A step-size rule: {rule = "cosine", lr = 0.1, steps = 1000}."""
+        if not isinstance(value, Mapping):
+            self.refuse(StepSize, value, path)
+        name = value.get("rule", "")
+        if not isinstance(name, str) or name not in RULES:
+            raise BadKey((*path, "rule"), f"unknown rule {name!r}{nearest(str(name), RULES)}")
+        settings = {key: v for key, v in value.items() if key != "rule"}
+        return self.read(RULES[name], settings, path)
 
 
-def _rule(value: Any, path: Path) -> StepSize:
-    """A step-size rule: {rule = "cosine", lr = 0.1, steps = 1000}."""
-    if not isinstance(value, Mapping):
-        raise _wrong(StepSize, value, path)
-    name = value.get("rule", "")
-    if name not in RULES:
-        raise BadKey((*path, "rule"), f"unknown rule {name!r}{nearest(str(name), RULES)}")
-    settings = {key: v for key, v in value.items() if key != "rule"}
-    return convert(RULES[name], settings, path)
-
-
-def _list(hint: Any, value: Any, path: Path) -> Any:
-    args, is_tuple = get_args(hint), get_origin(hint) is tuple
-    if not isinstance(value, Sequence) or isinstance(value, str):
-        raise _wrong(hint, value, path)
-    if is_tuple and args[-1] is not Ellipsis:
-        if len(value) != len(args):
-            raise BadKey(path, f"{len(args)} values are expected, not {len(value)}")
-        return tuple(convert(arg, v, path) for arg, v in zip(args, value, strict=True))
-    items = [convert(args[0], v, path) for v in value]
-    return tuple(items) if is_tuple else items
-
-
-def _plain(hint: Any, value: Any, path: Path) -> Any:
-    if hint is Any or (hint is float and type(value) is int):
-        return value if hint is Any else float(value)
-    if type(value) is not hint:
-        raise _wrong(hint, value, path)
-    return value
-
-
-def _wrong(hint: Any, value: Any, path: Path) -> BadKey:
-    return BadKey(path, f"{described(hint)} is expected, not {_shown(value)}")
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return "a table"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f'"{value}"' if isinstance(value, str) else str(value)
-
-
-WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-
-
-def described(hint: Any) -> str:
-    """A hint in words."""
-    origin, args = get_origin(hint), get_args(hint)
-    if origin is Annotated:
-        return described(args[0])
-    if origin in (Union, types.UnionType):
-        words = [described(arg) for arg in args if arg is not type(None)]
-        return " or ".join(words)
-    if origin is Literal:
-        return ", ".join(f'"{arg}"' if isinstance(arg, str) else str(arg) for arg in args)
-    if hint is StepSize:
-        return "a table with a rule"
-    if dataclasses.is_dataclass(hint) or _is(origin, Mapping):
-        return "a table"
-    if origin is tuple or _is(origin, Sequence):
-        inner = described(args[0])
-        return (
-            f"a list of {inner[2:]}s"
-            if inner in ("a whole number", "a number")
-            else f"a list of {inner}"
-        )
-    return WORDS.get(hint, "a value")
+READER = FromTables()
+described = READER.described
 
 
 def plain(value: Any) -> Any:

@@ -7,9 +7,9 @@ from typing import Any
 
 from ..algorithms.stepsize import RULES
 from ..privacy import Privacy
+from ..settings import Field, fields_of
 from . import sections
 from .catalogue import catalogue, told
-from .fields import Field, fields_of
 from .sections import Engine, Evaluation, Output, about
 
 HEAD = """\
@@ -20,8 +20,9 @@ value of the wrong type is refused with its line and the nearest valid key.
 `--set section.key=value` overrides any key, and the complete file with every default filled in is
 written as `run.toml` into the run's folder; it is a run file itself.
 
-Paths of inputs are relative to the run file, the output folder to where the run is started. TOML
-has no empty value: the word `"none"` stands for it where a key may be empty.
+Paths of inputs are relative to the run file; the output folder, and every path on the command line
+(those in `--set` included), to where the command is started. TOML has no empty value: the word
+`"none"` stands for it where a key may be empty.
 
 This page is made from the code by `python -m fedloom.config.reference`.
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,10 @@ from ..algorithms.base import Algorithm
 from ..data.cut import Partition
 from ..errors import SettingError, nearest
 from ..federation.clock import Network
-from ..registry import algorithms
+from ..registry import algorithms, metrics
+from ..settings import BadKey, Field, fields_of
 from . import sections
-from .convert import BadKey, plain_table, table
-from .fields import Field, fields_of
+from .convert import made, plain_table, table
 from .lines import key_lines, line_of
 from .sections import Engine, Evaluation, Output
 from .writing import dumps
@@ -55,17 +55,16 @@ class RunFile:
 
     @staticmethod
     def parse(text: str, overrides: Sequence[str] = (), source: Path | None = None) -> RunFile:
-        """From TOML text; paths in it are relative to the file it came from."""
+        """From TOML text; paths in it are relative to the file it came from, those of overrides to
+        the working folder."""
         where = str(source) if source else "run file"
         try:
             raw = tomllib.loads(text)
         except tomllib.TOMLDecodeError as problem:
             raise SettingError(f"{where}: not valid TOML: {problem}") from None
-        given = set()
-        for override in overrides:
-            given.add(override_key(raw, override))
+        given = {override_key(raw, override) for override in overrides}
         try:
-            return RunFile(_absolute(_checked(raw), source), source)
+            return RunFile(_absolute(_checked(raw), source, given), source)
         except BadKey as problem:
             name = ".".join(problem.path)
             line = line_of(problem.path, key_lines(text))
@@ -119,7 +118,11 @@ class RunFile:
         return self.output.checkpoint_every or self.every
 
     def replaced(self, section: str, **values: Any) -> RunFile:
-        """The same with other values in one section."""
+        """The same with other values in one section; paths are relative to the working folder."""
+        here = Path.cwd()
+        for name, value in values.items():
+            if (section, name) in PATHS and value is not None:
+                values[name] = str(here / value)
         return RunFile({**self.values, section: {**self.values[section], **values}}, self.source)
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
@@ -201,35 +204,37 @@ def _checked(raw: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _sound(found: Mapping[str, Mapping[str, Any]]) -> None:
-    """Numbers that no run can have."""
-    for path, least in {
-        ("algorithm", "rounds"): 1,
-        ("evaluation", "every"): 1,
-        ("evaluation", "rows"): 1,
-        ("output", "checkpoint_every"): 1,
-        ("engine", "chunk"): 1,
-        ("engine", "replay"): 0,
-        ("engine", "threads"): 1,
-    }.items():
-        value = found[path[0]][path[1]]
-        if value is not None and value < least:
-            raise BadKey(path, f"must be at least {least}, not {value}")
-    if not 0 <= found["engine"]["presence"] <= 1:
-        raise BadKey(("engine", "presence"), "must be between 0 and 1")
+    """Settings that do not go together, and names that nobody has registered."""
+    own = {k: v for k, v in found["algorithm"].items() if k not in sections.RUN}
+    made(algorithms[found["algorithm"]["name"]], own, ("algorithm",))
+    made(Network, found["network"], ("network",))
+    for name in found["evaluation"]["metrics"]:
+        sections.known(metrics, name, ("evaluation", "metrics"))
     if len(set(found["evaluation"]["baselines"])) < len(found["evaluation"]["baselines"]):
         raise BadKey(("evaluation", "baselines"), "a baseline is named twice")
 
 
-def _absolute(found: dict[str, dict[str, Any]], source: Path | None) -> dict[str, dict[str, Any]]:
-    """Files named relative to the run file, wherever the run is started from."""
-    base = (source.parent if source else Path()).resolve()
+def _absolute(
+    found: dict[str, dict[str, Any]], source: Path | None, given: Collection[tuple[str, ...]]
+) -> dict[str, dict[str, Any]]:
+    """Files by their whole paths: those that the run file names are relative to it, wherever the
+    run is started from; those `given` on the command line to the working folder."""
+    here = Path.cwd()
+    beside = here if source is None else source.parent.resolve()
+
+    def whole(path: tuple[str, ...], file: str) -> str:
+        named_there = any(path[: len(key)] == key for key in given)
+        return str((here if named_there else beside) / file)
+
     found = copy.deepcopy(found)
     for section, key in PATHS:
         if found[section].get(key) is not None:
-            found[section][key] = str(base / found[section][key])
-    for silo, files in found["data"].get("silos", {}).items():
+            found[section][key] = whole((section, key), found[section][key])
+    silos = found["data"].get("silos", {})
+    for silo, files in silos.items():
+        at = ("data", "silos", silo)
         if isinstance(files, str):
-            found["data"]["silos"][silo] = str(base / files)
+            silos[silo] = whole(at, files)
         else:
-            found["data"]["silos"][silo] = {c: str(base / f) for c, f in files.items()}
+            silos[silo] = {client: whole((*at, client), file) for client, file in files.items()}
     return found

@@ -15,12 +15,12 @@ from ..arithmetic import Precision
 from ..data import sets as _sets  # noqa: F401  (registers the data sets)
 from ..data.cut import Partition
 from ..data.tables import read_tables
-from ..errors import nearest
+from ..errors import SettingError
 from ..federation.clock import Network
 from ..models.task import Combine
-from ..registry import algorithms, datasets, losses, models
-from .convert import BadKey, Path, table
-from .fields import Field, fields_of
+from ..registry import Registry, algorithms, datasets, losses, models
+from ..settings import BadKey, Field, Path, Share, at_least, fields_of
+from .convert import table
 
 FILLED = (
     "inputs",
@@ -50,14 +50,14 @@ class Engine:
         "have fewer digits",
     ] = "float32"
     device: Annotated[str, "`cpu`, `cuda`, `cuda:0`, ..."] = "cpu"
-    chunk: Annotated[int | None, "clients run at once; none: by their size"] = None
+    chunk: Annotated[int | None, at_least(1), "clients run at once; none: by their size"] = None
     replay: Annotated[
-        int, "calls (of 20 ms in the mean) after which local work is traced; 0: never"
+        int, at_least(0), "calls (of 20 ms in the mean) after which local work is traced; 0: never"
     ] = 150
     compile: Annotated[
         bool, "compile clients' work: on a CPU in a second or two, on a GPU in some minutes"
     ] = False
-    presence: Annotated[float, "the share of clients present in a round, drawn anew each round"] = (
+    presence: Annotated[Share, "the share of clients present in a round, drawn anew each round"] = (
         1.0
     )
     schedule: Annotated[
@@ -68,20 +68,26 @@ class Engine:
         Literal["drawn", "arrival"],
         "who visits a master next, among real parties: drawn, or whoever is free first",
     ] = "drawn"
-    threads: Annotated[int | None, "CPU threads; none: torch's choice"] = None
+    threads: Annotated[int | None, at_least(1), "CPU threads; none: torch's choice"] = None
 
 
 @dataclass(frozen=True)
 class Evaluation:
     """When the model is looked at, and what it is set beside."""
 
-    every: Annotated[int | None, "rounds between evaluations; none: about 20 in all"] = None
+    every: Annotated[
+        int | None, at_least(1), "rounds between evaluations; none: about 20 in all"
+    ] = None
     baselines: Annotated[
         tuple[Baseline, ...],
         "what else to train on the same rows: `central` (pooled), `alone` (every silo for "
         "itself), `no-exchange` (lone silos, scores combined)",
     ] = ()
-    rows: Annotated[int | None, "rows predicted at a time; none: by their size"] = None
+    metrics: Annotated[
+        tuple[str, ...],
+        "what else to measure on test rows, besides what is usual: `fedloom list metrics`",
+    ] = ()
+    rows: Annotated[int | None, at_least(1), "rows predicted at a time; none: by their size"] = None
 
 
 @dataclass(frozen=True)
@@ -91,7 +97,7 @@ class Output:
     folder: Annotated[str | None, "the run's folder; none: `runs/` and the run file's name"] = None
     title: Annotated[str | None, "of the report"] = None
     checkpoint_every: Annotated[
-        int | None, "rounds between checkpoints; none: as often as evaluated"
+        int | None, at_least(1), "rounds between checkpoints; none: as often as evaluated"
     ] = None
     report: Annotated[bool, "write the HTML report at the end"] = True
     tensorboard: Annotated[bool, "also write TensorBoard events (extra `tensorboard`)"] = False
@@ -110,6 +116,7 @@ NAMED = {
         int | None,
         None,
         "so many training rows, test rows in proportion; none: all",
+        at_least(1),
     ),
 }
 OWN = {
@@ -126,7 +133,7 @@ MODEL = {
     "loss": Field("loss", str | None, None, "none: by the goal of the data"),
     "combine": Field("combine", Combine, "sum", "how the silos' embeddings meet"),
     "embedding": Field(
-        "embedding", int | None, None, "width of each silo's embedding; needs a head"
+        "embedding", int | None, None, "width of each silo's embedding; needs a head", at_least(1)
     ),
     "head": Field("head", dict[str, Any] | None, None, "a model over the joint embedding"),
     "middle": Field(
@@ -136,7 +143,7 @@ MODEL = {
 }
 RUN = {
     "name": Field("name", str, "tdcd", "a registered algorithm: `fedloom list algorithms`"),
-    "rounds": Field("rounds", int, 100, "communication rounds"),
+    "rounds": Field("rounds", int, 100, "communication rounds", at_least(1)),
 }
 CUT_FILE = Field("file", str | None, None, "take the cut from this file, written by another run")
 
@@ -146,13 +153,13 @@ def data_fields(values: Mapping[str, Any], path: Path) -> dict[str, Field]:
         return OWN
     if "name" not in values:
         raise BadKey(path, "say `name`, a registered data set, or `silos`, your own tables")
-    entry = _known("data set", datasets, values["name"], (*path, "name"))
+    entry = known(datasets, values["name"], (*path, "name"))
     return {**NAMED, **fields_of(entry.load, without=("files",))}
 
 
 def model_settings(name: Any, path: Path) -> dict[str, Field]:
     """What the run file may say about a model."""
-    return fields_of(_known("model", models, name, (*path, "name")), without=FILLED)
+    return fields_of(known(models, name, (*path, "name")), without=FILLED)
 
 
 def model_table(values: Mapping[str, Any], path: Path) -> dict[str, Any]:
@@ -171,13 +178,13 @@ def model_table(values: Mapping[str, Any], path: Path) -> dict[str, Any]:
             fields |= model_settings(told.get("name", "linear"), where)
             found[key] = table(fields, told, where)
     if found["loss"] is not None:
-        _known("loss", losses, found["loss"], (*path, "loss"))
+        known(losses, found["loss"], (*path, "loss"))
     return found
 
 
 def algorithm_fields(values: Mapping[str, Any], path: Path) -> dict[str, Field]:
     name = values.get("name", RUN["name"].default)
-    return {**RUN, **fields_of(_known("algorithm", algorithms, name, (*path, "name")))}
+    return {**RUN, **fields_of(known(algorithms, name, (*path, "name")))}
 
 
 def partition_fields() -> dict[str, Field]:
@@ -188,10 +195,12 @@ def network_fields() -> dict[str, Field]:
     return fields_of(Network)
 
 
-def _known(what: str, registry: Any, name: Any, path: Path) -> Any:
-    if not isinstance(name, str) or name not in set(registry):
-        raise BadKey(path, f"unknown {what} {name!r}{nearest(str(name), registry)}")
-    return registry[name]
+def known(registry: Registry, name: Any, path: Path) -> Any:
+    """What is registered under a name of the run file."""
+    try:
+        return registry[name]
+    except SettingError as problem:
+        raise BadKey(path, str(problem)) from None
 
 
 def about(thing: Any) -> str:

@@ -21,8 +21,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ..checked import check_settings, checked
 from ..errors import DataError, InputError, SettingError, nearest, reason
 from ..registry import datasets
+from ..settings import fields_of
 from .dataset import Dataset
 
 ENVIRONMENT = "FEDLOOM_DATA"
@@ -43,8 +45,9 @@ class Files:
 
 @dataclass(frozen=True)
 class Entry:
-    """A registered set. `files` maps names to the SHA-256 of their content, unpacked (None: any);
-    files called .gz may also lie there unpacked. `folder` is where they are usually found."""
+    """A registered set; to call it is to load it. `files` maps names to the SHA-256 of their
+    content, unpacked (None: any); files called .gz may also lie there unpacked. `folder` is where
+    they are usually found."""
 
     name: str
     about: str
@@ -52,6 +55,9 @@ class Entry:
     files: Mapping[str, str | None]
     get: str
     folder: str
+
+    def __call__(self, *files: Files, **options: Any) -> Dataset:
+        return self.load(*files, **options)
 
     @property
     def options(self) -> dict[str, inspect.Parameter]:
@@ -101,17 +107,17 @@ def dataset(
     files: Mapping[str, str | None] | None = None,
     get: str = "",
     folder: str | None = None,
-) -> Callable[[Loader], Loader]:
+) -> Callable[[Loader], Entry]:
     """Register a loader under a name."""
 
-    def add(load: Loader) -> Loader:
+    def add(load: Loader) -> Entry:
         entry = Entry(name, about, load, files or {}, get, folder or name)
-        datasets.register(name)(entry)
-        return load
+        return datasets.register(name)(entry)
 
     return add
 
 
+@checked()
 def load(
     name: str, folder: str | os.PathLike[str] | None = None, verify: bool = True, **options: Any
 ) -> Dataset:
@@ -119,6 +125,7 @@ def load(
     entry: Entry = datasets[name]
     for word in sorted(set(options) - set(entry.options)):
         raise SettingError(f"data set {name} has no option {word!r}{nearest(word, entry.options)}")
+    check_settings(f"data set {name}", fields_of(entry.load, without=("files",)), options)
     if not entry.files:
         return entry.load(**options)
     found = entry.find(folder)

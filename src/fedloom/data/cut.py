@@ -14,12 +14,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import chain, count, islice, product
 from string import ascii_lowercase
-from typing import Annotated, Literal, TypeVar, get_args
+from typing import Annotated, Literal, TypeVar
 
 import numpy as np
 
+from ..checked import Checked, checked
 from ..errors import DataError, SettingError, nearest
 from ..rng import Ints
+from ..settings import Positive, at_least
 from . import horizontal, vertical
 from .dataset import Dataset
 from .drawn import Cut, place, sum_of_ids
@@ -41,7 +43,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Partition:
+class Partition(Checked):
     """How to cut a set: the [partition] section of a run file.
 
     Without `silos`: those of `columns`, one for each cell of `grid`, one for each block of a set of
@@ -52,7 +54,9 @@ class Partition:
     """
 
     silos: Annotated[
-        int | list[str] | None, "their names, or a number of them: a, b, c, ...; none: by the data"
+        int | list[str] | None,
+        at_least(1),
+        "their names, or a number of them: a, b, c, ...; none: by the data",
     ] = None
     vertical: Annotated[
         Vertical | None, "how columns, pixels or views are dealt out; none: by the data"
@@ -60,9 +64,11 @@ class Partition:
     columns: Annotated[
         dict[str, list[str | int]] | None, "silo -> its columns (or, in `views`, its blocks)"
     ] = None
-    grid: Annotated[list[int] | None, "[rows, columns] of image patches"] = None
+    grid: Annotated[list[int] | None, at_least(1), "[rows, columns] of image patches"] = None
     clients: Annotated[
-        int | list[int] | dict[str, int], "in every silo, silo by silo, or by the silo's name"
+        int | list[int] | dict[str, int],
+        at_least(1),
+        "in every silo, silo by silo, or by the silo's name",
     ] = CLIENTS
     horizontal: Annotated[
         Horizontal,
@@ -70,9 +76,11 @@ class Partition:
         "each class's shares, `key` makes a client of each value of a key",
     ] = "random"
     sizes: Annotated[
-        list[float] | dict[str, list[float]] | None, "proportions of rows, for all silos or by silo"
+        list[float] | dict[str, list[float]] | None,
+        at_least(0),
+        "proportions of rows, for all silos or by silo",
     ] = None
-    alpha: Annotated[float, "of `dirichlet`: the smaller, the more unequal"] = 0.5
+    alpha: Annotated[Positive, "of `dirichlet`: the smaller, the more unequal"] = 0.5
     key: Annotated[str | None, "of `key`: one of the set's keys"] = None
     mirrored: Annotated[bool, "the same rows at client k of every silo"] = False
     labels_at: Annotated[str | list[str] | None, "the silos that hold labels; none: all"] = None
@@ -89,6 +97,7 @@ class Partition:
     ] = True
     seed: Annotated[int, "of what is drawn here"] = 0
 
+    @checked()
     def place(self, data: Dataset) -> Federated:
         """Draw it, and apply it."""
         if self.views is None:
@@ -99,6 +108,7 @@ class Partition:
         data = replace(data, blocks=blocks, columns={})
         return class_view_cut(data, classes, self.views, overlap=self.overlap)
 
+    @checked()
     def cut(self, data: Dataset) -> Cut:
         """Draw it."""
         if self.views is not None:
@@ -134,7 +144,6 @@ class Partition:
 
     def _vertical(self, data: Dataset) -> Vertical:
         if self.vertical is not None:
-            _known("vertical", self.vertical, get_args(Vertical))
             return self.vertical
         if self.columns is not None:
             return "columns"
@@ -146,7 +155,6 @@ class Partition:
 
     def _check(self, how: Vertical) -> None:
         """Settings that say something about another choice than the one made."""
-        _known("horizontal", self.horizontal, get_args(Horizontal))
         said = {f.name for f in fields(self) if getattr(self, f.name) != f.default}
         if self.views is None and (alone := sorted(said & {"classes", "overlap"})):
             raise SettingError(f"{alone[0]} is for clients with different views: say `views`, too")
@@ -247,11 +255,7 @@ class Partition:
                 raise SettingError(f"clients: {len(given)} numbers for {len(silos)} silos")
             given = dict(zip(silos, given, strict=True))
         each = dict.fromkeys(silos, given) if isinstance(given, int) else given
-        counts = _by_silo("clients", each, silos)
-        for silo, number in counts.items():
-            if number < 1:
-                raise SettingError(f"clients: silo {silo!r} needs at least one, not {number}")
-        return counts
+        return _by_silo("clients", each, silos)
 
     def _agree(self, found: Mapping[str, int], counts: Mapping[str, int]) -> None:
         """Where `clients` was set although it need not be, it must be right."""

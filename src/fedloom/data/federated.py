@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..errors import DataError
+from ..errors import DataError, SettingError
 from ..federation.topology import Client, title
+from ..settings import shown, with_article
 from .dataset import Dataset, Goal
 from .placement import Placement
 
@@ -125,8 +126,9 @@ class Federated:
         return [step.title for step in self.preparation[silo].steps]
 
     def _classes_held(self, silo: str) -> dict[str, list[int]]:
-        """How many training rows of each class each client of a silo holds; {} for numbers."""
-        if self.goal == "number":
+        """How many training rows of each class each client of a silo holds; {} for numbers, and
+        where the silo has no labels."""
+        if self.goal == "number" or self.train.y[silo] is None:
             return {}
         labels, owner = self.train.labels().long(), self.train.owner[silo]
         classes = max(2, len(self.classes), int(labels.max()) + 1)
@@ -135,12 +137,15 @@ class Federated:
         return dict(zip(names, flat.reshape(len(names), classes).tolist(), strict=True))
 
 
-def cut_first(data: object) -> None:
-    """Refuse a data set that was not cut."""
+def check_data(where: str, data: object, *kinds: type) -> None:
+    """Refuse a data set that was not cut, and what is not of these kinds."""
     if isinstance(data, Dataset):
         raise DataError(
             f"the data set {data.name} is not cut yet: Partition(silos=..., clients=...).place(it)"
         )
+    if not isinstance(data, kinds):
+        wanted = " or ".join(with_article(kind.__name__) for kind in kinds)
+        raise SettingError(f"{where}: data: {wanted} is expected, not {shown(data)}")
 
 
 def _counts(placement: Placement, silo: str) -> list[int]:

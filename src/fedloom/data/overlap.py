@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..errors import DataError, SettingError
+from ..errors import DataError
 
 LEAST = 0.5  # of the smallest silo
 SHOWN = 12  # clients of a silo on one line
@@ -93,11 +93,6 @@ class Overlap:
     def to_json(self) -> dict[str, Any]:
         held = {silo: {c: list(n) for c, n in held.items()} for silo, held in self.clients.items()}
         return {"share": self.share, "clients": held, "more": dict(self.more)}
-
-
-def check_least(least: float) -> None:
-    if not 0 <= least <= 1:
-        raise SettingError(f"min_match must be a share from 0 to 1, not {least}")
 
 
 def _share(counts: Counts) -> float:

@@ -9,15 +9,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from ..checked import checked
 from ..errors import DataError, SettingError, nearest
 from ..federation.topology import Topology
 from ..rng import Ints, Streams
-from .placement import Ids, Placement, Shard
+from ..settings import shown
+from .placement import Ids, Placement, Shard, as_rows
+
+Clients = int | Sequence[float] | npt.NDArray[Any]  # how many, or their proportions
 
 
 def contiguous(columns: int, silos: int) -> list[range]:
@@ -29,7 +35,7 @@ def contiguous(columns: int, silos: int) -> list[range]:
     return [range(a, b) for a, b in pairwise(starts)]
 
 
-def cut_rows(size: int, clients: int | Sequence[float], order: Ints) -> list[Ints]:
+def cut_rows(size: int, clients: Clients, order: Ints) -> list[Ints]:
     """Contiguous blocks of `order`: equal (as the papers do), or in the given proportions."""
     if isinstance(clients, int | np.integer):
         clients = [1.0] * int(clients)
@@ -43,10 +49,11 @@ def cut_rows(size: int, clients: int | Sequence[float], order: Ints) -> list[Int
     return np.split(order[:size], ends[:-1])
 
 
+@checked("y", "ids")
 def partition(
-    x: Mapping[str, Tensor],
-    y: Tensor | None,
-    clients: Mapping[str, int | Sequence[float]],
+    x: Mapping[str, Any],
+    y: Any,
+    clients: Mapping[str, Clients],
     *,
     ids: Sequence[object] | None = None,
     labels_at: str | Sequence[str] | None = None,
@@ -58,8 +65,8 @@ def partition(
     `labels_at` names the silos that hold labels (all, by default). `mirrored` gives every silo
     the same cut, as the TDCD authors' code does.
     """
-    x = {silo: torch.as_tensor(rows) for silo, rows in x.items()}
-    y = None if y is None else torch.as_tensor(y)
+    x = {silo: as_rows(f"features of silo {silo}", rows) for silo, rows in x.items()}
+    y = None if y is None else as_rows("labels", y)
     if set(x) != set(clients):
         raise SettingError(f"silos {sorted(x)} have features, {sorted(clients)} have clients")
     sizes = {len(rows) for rows in x.values()} | ({len(y)} if y is not None else set())
@@ -67,6 +74,8 @@ def partition(
         raise SettingError(f"silos and labels differ in their number of rows: {sorted(sizes)}")
     size = sizes.pop()
     names = np.arange(size) if ids is None else np.asarray(ids)
+    if names.ndim != 1:
+        raise SettingError(f"ids: a list is expected, one a row, not {shown(ids)}")
     if len(names) != size:
         raise SettingError(f"{len(names)} ids for {size} rows")
     labelled = [labels_at] if isinstance(labels_at, str) else labels_at

@@ -16,8 +16,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ..errors import DataError, reason
+from ..checked import checked
+from ..errors import DataError, nearest, reason
 from ..federation.topology import Client, Party, Topology, known_to, title
+from ..settings import shown
 
 Ids = npt.NDArray[Any]
 
@@ -60,6 +62,12 @@ class Placement:
     @staticmethod
     def of(shards: Mapping[str, Mapping[str, Shard]], server: bool = False) -> Placement:
         """Check and join the clients' shards: {silo: {client: Shard}}."""
+        form = "Placement.of: {silo: {client: Shard}} is expected"
+        if not isinstance(shards, Mapping):
+            raise DataError(f"{form}, not {shown(shards)}")
+        for silo, held in shards.items():
+            if not isinstance(held, Mapping):
+                raise DataError(f"{form}; of silo {silo}, there is {shown(held)}")
         shards = {
             str(silo): {str(name): shard for name, shard in held.items()}
             for silo, held in shards.items()
@@ -103,14 +111,50 @@ class Placement:
         """M, the number of common rows."""
         return len(self.ids)
 
+    @checked()
     def only(self, silos: Sequence[str]) -> Placement:
         """The same rows as some of the silos know them."""
+        for silo in silos:
+            self._known(silo)
         return Placement(
             Topology({j: self.topology.clients[j] for j in silos}, self.topology.server),
             self.ids,
             {j: self.owner[j] for j in silos},
             {j: self.x[j] for j in silos},
             {j: self.y[j] for j in silos},
+        )
+
+    def take(self, numbers: Tensor) -> Placement:
+        """Some of the rows, by their numbers in the canonical order, with the same clients."""
+        numbers = numbers.sort().values
+        return replace(
+            self,
+            ids=self.ids[numbers.numpy()],
+            owner={silo: owner[numbers] for silo, owner in self.owner.items()},
+            x={silo: x[numbers] for silo, x in self.x.items()},
+            y={silo: None if y is None else y[numbers] for silo, y in self.y.items()},
+        )
+
+    def joined(self, other: Placement) -> Placement:
+        """These rows and others of the same silos and clients."""
+        if self.topology.clients != other.topology.clients:
+            raise DataError("rows of different silos or clients cannot be joined")
+        ids = np.concatenate([self.ids, other.ids])
+        order = torch.from_numpy(np.argsort(ids, kind="stable"))
+
+        def both(mine: Tensor, theirs: Tensor) -> Tensor:
+            return torch.cat([mine, theirs])[order]
+
+        y: dict[str, Tensor | None] = {}
+        for silo, mine in self.y.items():
+            theirs = other.y[silo]
+            y[silo] = None if mine is None or theirs is None else both(mine, theirs)
+        return replace(
+            self,
+            ids=ids[order.numpy()],
+            owner={silo: both(owner, other.owner[silo]) for silo, owner in self.owner.items()},
+            x={silo: both(x, other.x[silo]) for silo, x in self.x.items()},
+            y=y,
         )
 
     def labels(self) -> Tensor:
@@ -120,12 +164,18 @@ class Placement:
                 return y
         raise DataError("no silo holds labels")
 
+    @checked()
     def held(self, silo: str) -> dict[Client, Tensor]:
         """The rows of each client of a silo, by their numbers in the canonical order."""
+        self._known(silo)
         owner = self.owner[silo]
         counts = torch.bincount(owner, minlength=len(self.topology.clients[silo])).tolist()
         rows = owner.argsort(stable=True).split(counts)
         return dict(zip(self.topology.of(silo), rows, strict=True))
+
+    def _known(self, silo: str) -> None:
+        if silo not in self.topology.silos:
+            raise DataError(f"there is no silo {silo!r}{nearest(silo, self.topology.silos)}")
 
     def shards(self) -> dict[str, dict[str, Shard]]:
         """Back to what each client holds."""
@@ -188,6 +238,17 @@ def _tensor(what: str, values: Any, rows: int, where: str) -> Tensor:
         bad = (~torch.isfinite(values)).reshape(rows, -1).any(1).sum()
         raise DataError(f"{where}: NaN or infinity in the {what} of {int(bad)} rows")
     return values
+
+
+def as_rows(what: str, values: Any) -> Tensor:
+    """Numbers, a row each."""
+    try:
+        found = torch.as_tensor(np.asarray(values) if isinstance(values, list) else values)
+    except (TypeError, ValueError, RuntimeError):
+        found = torch.tensor(0)
+    if not found.ndim:
+        raise DataError(f"{what}: numbers are expected, a row each, not {shown(values)}")
+    return found
 
 
 def _features(shard: Shard, rows: int, where: str) -> Tensor:

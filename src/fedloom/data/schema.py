@@ -69,8 +69,6 @@ def features_of(
     given = {"numbers": numbers, "categories": categories, "drop": drop}
     taken: dict[str, str] = {}
     for option, names in given.items():
-        if isinstance(names, str):
-            raise SettingError(f"{option} must be a list of columns, not one text")
         for name in names:
             if name not in known:
                 raise SettingError(f"{option}: no feature column {name!r}{nearest(name, known)}")

@@ -19,14 +19,16 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from ..errors import DataError, SettingError, nearest
+from ..checked import checked
+from ..errors import DataError, SettingError
 from ..federation.topology import Client, Topology, title
+from ..settings import Count, Share, shown
 from .align import Common, Rows, drawn, keep_common, refuse_duplicates, told
 from .columns import Cells, Ints, Kind, Table, take
-from .dataset import LOSSES, Goal
+from .dataset import Goal
 from .federated import Federated
 from .labels import Target, find_target, has_label, refuse_text
-from .overlap import LEAST, Overlap, check_least
+from .overlap import LEAST, Overlap
 from .placement import Placement, Shard
 from .prepare import OneHot, Preparation, SiloPreparation, Summary, fit
 from .reading import Sheet, Wanted, read_sheet
@@ -41,6 +43,7 @@ Labels = Mapping[Client, Cells]  # of the silos that have them
 ONLY_CLIENT = "all"  # where a silo is given as one file
 
 
+@checked("files")
 def read_tables(
     files: Files,
     *,
@@ -51,18 +54,17 @@ def read_tables(
     numbers: Annotated[Sequence[str], "columns that are numbers"] = (),
     categories: Annotated[Sequence[str], "columns that are text, whatever they look like"] = (),
     drop: Annotated[Sequence[str], "columns to leave out"] = (),
-    rare: Annotated[int, "categories in fewer training rows become other"] = 1,
+    rare: Annotated[Count, "categories in fewer training rows become other"] = 1,
     ids: Annotated[IdKind, "hashed: HMAC-SHA256 of the id with a salt, on reading"] = "plain",
     salt: Annotated[str | None, "a secret text that all silos share, for hashed ids"] = None,
     show_ids: Annotated[bool, "whether errors may show ids"] = False,
     min_match: Annotated[
-        float, "the least share of the smallest silo's ids that must be in every silo"
+        Share, "the least share of the smallest silo's ids that must be in every silo"
     ] = LEAST,
     name: str = "tables",
 ) -> Federated:
     """Read and prepare {silo: {client: path}}, or {silo: path} for a silo of one client."""
-    _check_settings(id, label, goal, test, rare)
-    check_least(min_match)
+    _check_settings(id, label, test)
     split = test if isinstance(test, str) else None
     wanted = Wanted(
         id,
@@ -115,6 +117,7 @@ def read_tables(
     )
 
 
+@checked("files")
 def read_rows(
     files: Files,
     preparation: Preparation,
@@ -124,14 +127,13 @@ def read_rows(
     ids: IdKind = "plain",
     salt: str | None = None,
     show_ids: bool = False,
-    min_match: float = LEAST,
+    min_match: Share = LEAST,
     notes: list[str] | None = None,
 ) -> Placement:
     """New tables, treated as those the preparation was fitted to. Columns that are not needed are
     ignored; without `id` its column is called as before, and without `label` the rows have no
     labels. What is dropped is told to `notes`; a share below `min_match` is refused, as by
     `read_tables`."""
-    check_least(min_match)
     id = id or preparation.id
     needed = {silo: {step.name for step in made.steps} for silo, made in preparation.silos.items()}
     text = {
@@ -166,21 +168,17 @@ def read_rows(
     return _place(sheets, tables, common.rows, preparation, labels)
 
 
-def _check_settings(id: str, label: str, goal: object, test: float | str, rare: int) -> None:
+def _check_settings(id: str, label: str, test: float | str) -> None:
     named = [id, label, *([test] if isinstance(test, str) else [])]
+    if not all(named):
+        raise SettingError("the id, label and test columns must have names")
     if len(set(named)) < len(named):
         raise SettingError(f"the id, label and test columns must differ: {', '.join(named)}")
-    if goal is not None and goal not in LOSSES:
-        raise SettingError(f"goal: {goal!r}{nearest(str(goal), LOSSES)}")
     if not isinstance(test, str) and not 0 <= test < 1:
         raise SettingError(f"test must be a share from 0 to below 1, or a column, not {test}")
-    if rare < 1:
-        raise SettingError(f"rare must be at least 1, not {rare}")
 
 
 def _salt(ids: str, salt: str | None) -> str | None:
-    if ids not in ("plain", "hashed"):
-        raise SettingError(f"ids must be plain or hashed, not {ids!r}")
     if ids == "hashed" and not salt:
         raise SettingError("hashed ids need a salt: a secret text that all silos share")
     if ids == "plain" and salt is not None:
@@ -190,14 +188,15 @@ def _salt(ids: str, salt: str | None) -> str | None:
 
 def _read(files: Files, wanted: Callable[[str], Wanted]) -> dict[str, dict[str, Sheet]]:
     """Every file, {silo: {client: what it holds}}."""
+    if not isinstance(files, Mapping):
+        wanted_form = "{silo: {client: path}} or {silo: path}"
+        raise SettingError(f"files: {wanted_form} is expected, not {shown(files)}")
     paths: dict[str, dict[str, Path]] = {}
     for silo, held in files.items():
         clients = held if isinstance(held, Mapping) else {ONLY_CLIENT: held}
         for name, path in clients.items():
             if not isinstance(path, str | PathLike):
-                raise SettingError(
-                    f"client {silo}/{name}: a path is expected, not {type(path).__name__}"
-                )
+                raise SettingError(f"client {silo}/{name}: a path is expected, not {shown(path)}")
         paths[str(silo)] = {str(name): Path(path) for name, path in clients.items()}
     Topology({silo: tuple(clients) for silo, clients in paths.items()})
     return {

@@ -12,13 +12,15 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
+from ..checked import Checked
 from ..errors import DataError, SettingError, nearest
 from ..rng import Streams
+from ..settings import Share
 
 Bools = npt.NDArray[np.bool_]
 
@@ -42,6 +44,7 @@ class Turn(NamedTuple):
     again: tuple[str, ...] = ()
 
 
+@runtime_checkable
 class Schedule(Protocol):
     """Says who answers at a moment. Clients are given in the silo's order."""
 
@@ -64,15 +67,11 @@ class Everyone:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class Drawn(Checked):
     """Each client is there in a round with probability `presence`, drawn from `seed`."""
 
-    presence: float
+    presence: Share
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.presence <= 1:
-            raise SettingError(f"presence must be between 0 and 1, not {self.presence}")
 
     def answers(self, moment: Moment, silo: str, clients: Sequence[str]) -> Bools:
         stream = Streams(self.seed).common("presence", moment.round, silo)

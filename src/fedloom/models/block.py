@@ -12,7 +12,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from ..errors import ModelError
+from ..errors import InputError, ModelError
+from ..settings import shown
 
 Params = dict[str, Tensor]
 Source = nn.Module | Callable[[], nn.Module]
@@ -32,7 +33,7 @@ class Block:
 
     def __init__(self, source: Source):
         if not isinstance(source, nn.Module) and not callable(source):
-            raise ModelError(f"a block is a torch.nn.Module or makes one, not {source!r}")
+            raise ModelError(f"a block is a torch.nn.Module or makes one, not {shown(source)}")
         self.source = source
         self._make = None if isinstance(source, nn.Module) else source
         self.module = copy.deepcopy(source) if isinstance(source, nn.Module) else _seeded(source, 0)
@@ -161,8 +162,13 @@ def _seeded(make: Callable[[], nn.Module], seed: int) -> nn.Module:
         try:
             torch.default_generator.manual_seed(seed)
             module = make()
+        except InputError:
+            raise
+        except Exception as problem:  # anybody's function
+            told = f"{type(problem).__name__}: {problem}"
+            raise ModelError(f"the function that makes a block failed ({told})") from problem
         finally:
             torch.set_rng_state(state)
     if not isinstance(module, nn.Module):
-        raise ModelError(f"a block's function must make a torch.nn.Module, not {module!r}")
+        raise ModelError(f"a block's function must make a torch.nn.Module, not {shown(module)}")
     return module

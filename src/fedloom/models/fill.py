@@ -7,9 +7,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from ..checked import check_settings
 from ..errors import ModelError, SettingError, nearest
 from ..registry import models
+from ..settings import fields_of
 from .block import Source
+from .library import registered
 
 
 def sized(
@@ -17,11 +20,11 @@ def sized(
 ) -> Source:
     """The registered model `name` for rows of this shape: [columns], [channels, height, width],
     [time, columns], or [views, ...]. Models of flat rows take the others as one long row."""
-    factory = models[name]
-    wants = inspect.signature(factory).parameters
+    wants = inspect.signature(models[name]).parameters
     for key in settings:
         if key not in wants:
             raise SettingError(f"model {name} has no setting {key!r}{nearest(key, wants)}")
+    check_settings(f"model {name}", fields_of(models[name]), settings)
     filled: dict[str, Any] = {"outputs": outputs}
     if "channels" in wants:
         if len(shape) != 3:
@@ -41,7 +44,7 @@ def sized(
     for key, parameter in wants.items():
         if parameter.default is parameter.empty and key not in {**given, **settings}:
             raise SettingError(f"model {name} needs {key!r}")
-    return factory(**{**given, **settings})
+    return registered(name, {**given, **settings})
 
 
 def sized_blocks(

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import SettingError
+from ..checked import checked
 from ..registry import models
+from ..settings import Count, at_least
 from .block import Source
 
 
@@ -33,6 +34,24 @@ class Maker:
     def describe(self) -> dict[str, Any]:
         """`models[name](**settings)` makes it again; a module of the user's own is not told."""
         return {"name": self.name, **{k: _told(v) for k, v in self.settings}}
+
+
+@dataclass(frozen=True)
+class Registered:
+    """Makes modules of a registered model whose factory gives no Maker but a module, or a function
+    that makes one."""
+
+    name: str
+
+    def __call__(self, **settings: Any) -> nn.Module:
+        made = models[self.name](**settings)
+        return made if isinstance(made, nn.Module) else made()
+
+
+def registered(name: str, settings: Mapping[str, Any]) -> Maker:
+    """The registered model `name` with these settings, all of them."""
+    made = models[name](**settings)
+    return made if isinstance(made, Maker) else _maker(name, Registered(name), **settings)
 
 
 def _told(value: Any) -> Any:
@@ -59,22 +78,16 @@ def both(middle: Source, last: Source) -> nn.Module:
     return nn.Sequential(OrderedDict(zip(("middle", "last"), made, strict=True)))
 
 
-def _positive(**sizes: int) -> None:
-    for name, size in sizes.items():
-        if size < 1:
-            raise SettingError(f"{name} must be at least 1, not {size}")
-
-
 @models.register("linear")
+@checked()
 def linear(
-    inputs: int,
-    outputs: int = 1,
+    inputs: Count,
+    outputs: Count = 1,
     bias: Annotated[bool, "whether the silo has an intercept of its own"] = True,
     flatten: Annotated[bool, "take images or series as one long row"] = False,
     zero: Annotated[bool, "start from zero weights, not from random ones"] = False,
 ) -> Maker:
     """x theta: ridge and logistic regression. Give one silo the bias, or fold it into a column."""
-    _positive(inputs=inputs, outputs=outputs)
     settings = {"inputs": inputs, "outputs": outputs, "bias": bias, "flatten": flatten}
     return _maker("linear", _linear, **settings, zero=zero)
 
@@ -88,14 +101,14 @@ def _linear(inputs: int, outputs: int, bias: bool, flatten: bool, zero: bool = F
 
 
 @models.register("mlp")
+@checked()
 def mlp(
-    inputs: int,
-    hidden: Annotated[Sequence[int], "widths of the hidden layers"],
-    outputs: int,
+    inputs: Count,
+    hidden: Annotated[Sequence[int], at_least(1), "widths of the hidden layers"],
+    outputs: Count,
     flatten: Annotated[bool, "take images or series as one long row"] = False,
 ) -> Maker:
     """Fully connected layers with ReLU between them."""
-    _positive(inputs=inputs, outputs=outputs, hidden=min(hidden, default=1))
     settings = {"inputs": inputs, "hidden": tuple(hidden), "outputs": outputs, "flatten": flatten}
     return _maker("mlp", _mlp, **settings)
 
@@ -109,18 +122,18 @@ def _mlp(inputs: int, hidden: Sequence[int], outputs: int, flatten: bool) -> nn.
 
 
 @models.register("cnn")
+@checked()
 def cnn(
-    channels: int,
-    size: tuple[int, int],
-    outputs: int = 256,
-    width: Annotated[int, "channels of the first convolution"] = 32,
+    channels: Count,
+    size: Annotated[tuple[int, int], at_least(4)],
+    outputs: Count = 256,
+    width: Annotated[Count, "channels of the first convolution"] = 32,
 ) -> Maker:
     """The ICASSP MNIST model's local part: two convolutions, then a 256-wide embedding.
 
     The paper gives no kernel sizes; here 3 x 3 with `width` and 2 `width` channels, each followed
     by ReLU and 2 x 2 max-pooling, and ReLU on the embedding.
     """
-    _positive(channels=channels, outputs=outputs, width=width, size=min(size) // 4)
     settings = {"channels": channels, "size": tuple(size), "outputs": outputs, "width": width}
     return _maker("cnn", _cnn, **settings)
 
@@ -140,14 +153,14 @@ def _cnn(channels: int, size: tuple[int, int], outputs: int, width: int) -> nn.M
 
 
 @models.register("resnet18")
+@checked()
 def resnet18(
-    channels: int = 3,
-    outputs: int = 10,
-    width: Annotated[int, "channels of the first stage"] = 64,
+    channels: Count = 3,
+    outputs: Count = 10,
+    width: Annotated[Count, "channels of the first stage"] = 64,
 ) -> Maker:
     """ResNet18 for small images: 3 x 3 stem without pooling, GroupNorm in place of BatchNorm
     (averaging BatchNorm's statistics over clients is undefined in the paper)."""
-    _positive(channels=channels, outputs=outputs, width=width)
     return _maker("resnet18", ResNet18, channels=channels, outputs=outputs, width=width)
 
 
@@ -198,11 +211,11 @@ class ResNet18(nn.Module):
 
 
 @models.register("lstm")
+@checked()
 def lstm(
-    inputs: int, hidden: Annotated[int, "width of the hidden state"], outputs: int = 1
+    inputs: Count, hidden: Annotated[Count, "width of the hidden state"], outputs: Count = 1
 ) -> Maker:
     """LSTM over [time, inputs], then a linear layer on the last hidden state (MIMIC-III)."""
-    _positive(inputs=inputs, hidden=hidden, outputs=outputs)
     return _maker("lstm", LSTM, inputs=inputs, hidden=hidden, outputs=outputs)
 
 

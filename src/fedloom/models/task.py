@@ -14,15 +14,16 @@ import copy
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .. import tree
+from ..checked import checked
 from ..data.dataset import LOSSES
-from ..data.federated import Federated, cut_first
+from ..data.federated import Federated, check_data
 from ..data.placement import Placement
 from ..errors import DataError, FedLoomError, ModelError, SettingError, nearest
 from ..federation.messages import RowWord, travels
@@ -30,6 +31,7 @@ from ..federation.placed import Noise
 from ..losses import Loss
 from ..registry import losses
 from ..rng import Stream, Streams
+from ..settings import at_least
 from .block import Block, Params, Source
 from .check import check_block
 from .fill import joint_width, sized_blocks, sized_top
@@ -180,6 +182,7 @@ class NamelessPart(Part):
 class Task:
     """Blocks by silo, loss, and perhaps a trainable head shared by all silos."""
 
+    @checked()
     def __init__(
         self,
         blocks: Mapping[str, Source],
@@ -189,12 +192,8 @@ class Task:
         middle: Source | None = None,
         combine: Combine = "sum",
     ):
-        if combine not in ("sum", "concat"):
-            raise SettingError(f"combine: {combine!r}{nearest(combine, ['sum', 'concat'])}")
         self.blocks = {silo: Block(source) for silo, source in blocks.items()}
         self.loss: Loss = losses[loss]() if isinstance(loss, str) else loss
-        if not isinstance(self.loss, Loss):
-            raise SettingError(f"loss must be one of {', '.join(losses)}, or a fedloom Loss")
         if middle is not None and head is None:
             raise ModelError("a middle needs a head after it, which turns its output into scores")
         self.middle = None if middle is None else Block(middle)
@@ -208,12 +207,13 @@ class Task:
         self.combine: Combine = combine
 
     @staticmethod
+    @checked("data")
     def of(
         data: Federated,
         model: str = "linear",
         *,
         loss: str | Loss | None = None,
-        embedding: int | None = None,
+        embedding: Annotated[int | None, at_least(1)] = None,
         head: str | Mapping[str, Any] | None = None,
         middle: str | Mapping[str, Any] | None = None,
         combine: Combine = "sum",
@@ -226,7 +226,7 @@ class Task:
         an embedding of that width, and a `head` ("linear", or {"name": "mlp", "hidden": [64]})
         turns where they meet into scores. A `middle` before the head gives that width again.
         """
-        cut_first(data)
+        check_data("Task.of", data, Federated)
         other = silos or {}
         for silo in other:
             if silo not in data.train.topology.silos:

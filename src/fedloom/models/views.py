@@ -16,9 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..checked import checked
 from ..errors import ModelError, SettingError
 from ..matching import Ints, Perceptron
 from ..registry import models
+from ..settings import Count, at_least
 from .block import Params, Source
 from .fill import sized
 from .library import Maker
@@ -57,15 +59,18 @@ class ViewNet(nn.Module):
 
 
 @models.register("multiview")
+@checked("extractor")
 def multiview(
-    views: Annotated[int, "how many views a row has"],
-    shape: Annotated[Sequence[int], "of one view"],
-    outputs: int,
+    views: Annotated[Count, "how many views a row has"],
+    shape: Annotated[Sequence[int], at_least(1), "of one view"],
+    outputs: Count,
     extractor: Annotated[
         str | Mapping[str, Any], 'a registered model, or {name = "cnn", width = 8}'
     ] = "linear",
-    view_width: Annotated[int, "of a view's embedding, which its extractor gives"] = 32,
-    hidden: Annotated[Sequence[int], "widths of the perceptron's hidden layers"] = (64,),
+    view_width: Annotated[Count, "of a view's embedding, which its extractor gives"] = 32,
+    hidden: Annotated[Sequence[int], at_least(1), "widths of the perceptron's hidden layers"] = (
+        64,
+    ),
 ) -> Maker:
     """An extractor for each view and a perceptron over their embeddings (HyFEM)."""
     given = {"name": extractor} if isinstance(extractor, str) else dict(extractor)
@@ -88,7 +93,7 @@ def _frozen(value: Any) -> Any:
 def _multiview(
     views: int,
     shape: Sequence[int],
-    outputs: int,
+    outputs: Count,
     extractor: Sequence[tuple[str, Any]],
     view_width: int,
     hidden: Sequence[int],

@@ -23,12 +23,12 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from ..config.convert import BadKey, table
-from ..config.fields import fields_of
+from ..config.convert import table
 from ..engines.waits import Waits
 from ..errors import SettingError
 from ..federation.permits import Bounds
 from ..federation.topology import Client, Party
+from ..settings import BadKey, fields_of
 from ..transports.talk import Timing
 from ..trust.certificates import party_of
 
@@ -140,7 +140,7 @@ class PartyFile:
             raise SettingError(f"{path}: {where}{': ' if where else ''}{problem}") from None
         if not isinstance(found.me, Client) and found.listen is None:
             raise SettingError(f"{path}: a hub needs `listen`, host:port")
-        return _absolute(found, path.resolve().parent)
+        return _absolute(found, path.parent.resolve())
 
 
 def _absolute(value: Any, base: Path) -> Any:

@@ -237,8 +237,8 @@ class Rehearsal:
         outs = [self.of(party) / "out" for party in self.processes]
         record = Recorded.merged(Recorded.read(out / "schedule.json") for out in outs)
         write_json(self.folder / "happened.json", record.to_json())
-        told = [f"engine.schedule={self.folder / 'happened.json'}"]
-        file = RunFile.read(self.folder / "run.toml", told)
+        file = RunFile.read(self.folder / "run.toml")
+        file = file.replaced("engine", schedule=str(self.folder / "happened.json"))
         return build_run(file, build_data(file), secrets=self.secrets).fit(file.rounds)
 
     def compare(self, run: Run, seconds: float) -> Outcome:

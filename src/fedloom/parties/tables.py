@@ -18,7 +18,7 @@ from ..config.runfile import RunFile
 from ..data.align import drawn
 from ..data.columns import Cells, Ints, Kind, Table, Words, is_number, take
 from ..data.labels import Target, find_target, has_label, refuse_text
-from ..data.overlap import Overlap, check_least
+from ..data.overlap import Overlap
 from ..data.prepare import Categories, Numbers, SiloPreparation, Summary, fit
 from ..data.reading import Wanted, read_sheet
 from ..data.schema import table_of
@@ -56,7 +56,6 @@ class Settings:
             raise SettingError("data: goal is needed: nobody sees all labels to guess it from")
         if isinstance(data["test"], str):
             raise SettingError("data: test must be a share here, not a column")
-        check_least(data["min_match"])
         kept = {one.name: data[one.name] for one in fields(Settings)}
         return Settings(**kept)
 

@@ -47,6 +47,7 @@ class Manifest:
             "created": _now(),
             "finished": None,
             "interrupted": False,
+            "failed": None,
             "halted": {},
             "parts": list(parts),
             "config": file.to_dict(),
@@ -64,10 +65,15 @@ class Manifest:
 
     def finished(self, folder: Path, halted: Mapping[str, str]) -> Manifest:
         """All parts are at their end; `halted`: why some ended early."""
-        return self._with(folder, finished=_now(), interrupted=False, halted=dict(halted))
+        ended = {"finished": _now(), "interrupted": False, "failed": None}
+        return self._with(folder, **ended, halted=dict(halted))
 
     def stopped(self, folder: Path) -> Manifest:
-        return self._with(folder, interrupted=True)
+        return self._with(folder, interrupted=True, failed=None)
+
+    def failed(self, folder: Path, why: str) -> Manifest:
+        """Training ended with an error."""
+        return self._with(folder, failed=why)
 
     def _with(self, folder: Path, **values: Any) -> Manifest:
         return Manifest({**self.values, **values})._written(folder)

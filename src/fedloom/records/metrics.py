@@ -1,10 +1,21 @@
-"""Test metrics by goal, from scikit-learn. Where one is undefined (an AUROC with one class) it is
-None, never a made-up number."""
+"""Test metrics, from scikit-learn. Where one is undefined (an AUROC with one class) it is None,
+never a made-up number.
+
+A metric is one function, registered with the goals of models that it is for:
+
+    @metric("balanced-accuracy", goals=("binary", "classes"))
+    def balanced_accuracy(rows: Scored) -> float | None:
+        \"""Mean of the classes' recalls.\"""
+"""
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import cached_property
+from inspect import getdoc
 from typing import Any
 
 import numpy as np
@@ -12,78 +23,205 @@ import numpy.typing as npt
 from torch import Tensor
 
 from ..data.dataset import Goal
+from ..errors import SettingError
+from ..registry import metrics as registered
 
 Metrics = dict[str, float | None]
 Array = npt.NDArray[Any]
 
 NAMES: dict[Goal, tuple[str, ...]] = {
-    "classes": ("accuracy", "top5", "f1", "precision", "recall", "auroc", "auprc"),
+    "classes": ("accuracy", "f1", "precision", "recall", "top5", "auroc", "auprc"),
     "binary": ("accuracy", "f1", "precision", "recall", "auroc", "auprc"),
     "number": ("r2", "mse"),
-}
+}  # what is always measured
 HEADLINE: dict[Goal, str] = {"classes": "accuracy", "binary": "auroc", "number": "r2"}
 
 
-def metrics(goal: Goal, scores: Tensor, labels: Tensor) -> Metrics:
-    """Scores are what the loss takes (logits, or the numbers themselves). Of more than two classes,
-    F1, precision, recall, AUROC and AUPRC are means over the classes."""
-    z, y = scores.detach().double().cpu().numpy(), labels.cpu().numpy()
-    if not len(y):
+@dataclass(frozen=True)
+class Scored:
+    """Rows with labels that a model has scored. `scores` are what the loss takes (logits, or the
+    numbers themselves), [rows, outputs]; `labels` are numbers of classes, or [rows, outputs]."""
+
+    goal: Goal
+    scores: Array
+    labels: Array
+
+    @staticmethod
+    def of(goal: Goal, scores: Tensor, labels: Tensor) -> Scored:
+        rows = len(labels)
+        z, y = scores.detach().double().cpu().numpy(), labels.cpu().numpy()
+        return Scored(goal, z.reshape(rows, -1), _as_labels(goal, y))
+
+    @cached_property
+    def predicted(self) -> Array:
+        """The class that the scores say; where the goal is a number, the scores."""
+        if self.goal == "number":
+            return self.scores
+        if self.goal == "binary":
+            return (self.scores[:, 0] > 0).astype(int)
+        return self.scores.argmax(1)
+
+    @cached_property
+    def by_class(self) -> list[tuple[Array, Array]]:
+        """(whether a row is of a class, how likely it is said to be) for every class that has rows
+        and is not all there is; of two classes, for the second."""
+        if self.goal == "binary":
+            cases = [(self.labels, self.scores[:, 0])]
+        else:  # logarithms of the softmax
+            odds = self.scores - np.logaddexp.reduce(self.scores, axis=1)[:, None]
+            cases = [(self.labels == c, odds[:, c]) for c in range(self.scores.shape[1])]
+        return [(y, z) for y, z in cases if 0 < y.sum() < len(y)]
+
+    @cached_property
+    def precision_recall_f1(self) -> tuple[float, float, float]:
+        """Of class 1 or, of several classes, their means over the classes."""
+        from sklearn.metrics import precision_recall_fscore_support
+
+        average = "binary" if self.goal == "binary" else "macro"
+        found = precision_recall_fscore_support(
+            self.labels, self.predicted, average=average, zero_division=0
+        )
+        return float(found[0]), float(found[1]), float(found[2])
+
+
+def _as_labels(goal: Goal, y: Array) -> Array:
+    return y.reshape(len(y), -1) if goal == "number" else y.astype(int)
+
+
+Compute = Callable[[Scored], float | None]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A registered metric. `outputs`: where a model has fewer scores a row, it says nothing."""
+
+    name: str
+    compute: Compute
+    goals: tuple[Goal, ...]
+    smaller_is_better: bool = False
+    outputs: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.goals or not set(self.goals) <= set(NAMES):
+            told = ", ".join(NAMES)
+            raise SettingError(f"metric {self.name}: name its goals ({told}), not {self.goals}")
+
+    @property
+    def about(self) -> str:
+        return " ".join((getdoc(self.compute) or "").split("\n\n")[0].split())
+
+    def __call__(self, rows: Scored) -> float | None:
+        try:
+            value = self.compute(rows)
+            return float(value) if value is not None and math.isfinite(value) else None
+        except Exception as problem:  # anybody's function
+            told = f"{type(problem).__name__}: {problem}"
+            raise SettingError(f"the metric {self.name} failed ({told})") from problem
+
+
+def metric(
+    name: str, *goals: Goal, smaller_is_better: bool = False, outputs: int = 1
+) -> Callable[[Compute], Metric]:
+    """Register a metric of models with these goals."""
+
+    def add(compute: Compute) -> Metric:
+        made = Metric(name, compute, goals, smaller_is_better, outputs)
+        return registered.register(name)(made)
+
+    return add
+
+
+def check_metrics(names: Collection[str], goal: Goal | None) -> None:
+    """Refuse metrics that say nothing about a goal."""
+    for name in names:
+        goals = registered[name].goals
+        if goal not in goals:
+            told = "a loss of your own" if goal is None else f"the goal {goal}"
+            raise SettingError(f"metric {name} is for {' and '.join(goals)}, not for {told}")
+
+
+def metrics(goal: Goal, scores: Tensor, labels: Tensor, more: Collection[str] = ()) -> Metrics:
+    """The usual metrics of a goal, and `more` of them."""
+    if not len(labels):
         return {}
-    if goal == "number":
-        return _number(z.reshape(len(y), -1), y.reshape(len(y), -1))
-    if goal == "binary":
-        return _binary(z[:, 0], y.astype(int))
-    return _classes(z, y.astype(int))
+    rows = Scored.of(goal, scores, labels)
+    found = [registered[name] for name in dict.fromkeys((*NAMES[goal], *more))]
+    return {one.name: one(rows) for one in found if rows.scores.shape[1] >= one.outputs}
 
 
-def _number(z: Array, y: Array) -> Metrics:
-    from sklearn.metrics import mean_squared_error, r2_score
-
-    spread = len(y) > 1 and bool((y.std(0) > 0).all())
-    return {
-        "r2": float(r2_score(y, z)) if spread else None,
-        "mse": float(mean_squared_error(y, z)),
-    }
+def smaller_is_better(name: str) -> bool:
+    """Of a metric, or of the training loss."""
+    return name == "train_loss" or (name in set(registered) and registered[name].smaller_is_better)
 
 
-def _binary(z: Array, y: Array) -> Metrics:
-    said = (z > 0).astype(int)
-    return {**_said(y, said, "binary"), **_ranked([(y, z)])}
+@metric("accuracy", "classes", "binary")
+def accuracy(rows: Scored) -> float:
+    """The share of rows whose class is said rightly."""
+    from sklearn.metrics import accuracy_score
+
+    return float(accuracy_score(rows.labels, rows.predicted))
 
 
-def _classes(z: Array, y: Array) -> Metrics:
-    found = _said(y, z.argmax(1), "macro")
-    if z.shape[1] > 5:
-        own = z[np.arange(len(y)), y]
-        found["top5"] = float(((z > own[:, None]).sum(1) < 5).mean())
-    odds = z - np.logaddexp.reduce(z, axis=1)[:, None]  # log of the softmax
-    return found | _ranked([(y == c, odds[:, c]) for c in range(z.shape[1])])
+@metric("f1", "classes", "binary")
+def f1(rows: Scored) -> float:
+    """The harmonic mean of precision and recall; of several classes, the mean over them."""
+    return rows.precision_recall_f1[2]
 
 
-def _said(y: Array, said: Array, average: str) -> Metrics:
-    from sklearn.metrics import accuracy_score, precision_recall_fscore_support
-
-    precision, recall, f1, _ = precision_recall_fscore_support(
-        y, said, average=average, zero_division=0
-    )
-    return {
-        "accuracy": float(accuracy_score(y, said)),
-        "f1": float(f1),
-        "precision": float(precision),
-        "recall": float(recall),
-    }
+@metric("precision", "classes", "binary")
+def precision(rows: Scored) -> float:
+    """The share of rows said to be of a class that are; of several classes, the mean over them."""
+    return rows.precision_recall_f1[0]
 
 
-def _ranked(cases: list[tuple[Array, Array]]) -> Metrics:
-    """Over the cases that have both kinds of rows."""
-    from sklearn.metrics import average_precision_score, roc_auc_score
+@metric("recall", "classes", "binary")
+def recall(rows: Scored) -> float:
+    """The share of a class's rows that are said to be; of several classes, the mean over them."""
+    return rows.precision_recall_f1[1]
 
-    sound = [(y, z) for y, z in cases if 0 < y.sum() < len(y)]
 
-    def mean(score: Callable[..., float]) -> float | None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return float(np.mean([score(y, z) for y, z in sound])) if sound else None
+@metric("top5", "classes", outputs=6)
+def top5(rows: Scored) -> float:
+    """The share of rows whose class is among the five highest scores."""
+    own = rows.scores[np.arange(len(rows.labels)), rows.labels]
+    return float(((rows.scores > own[:, None]).sum(1) < 5).mean())
 
-    return {"auroc": mean(roc_auc_score), "auprc": mean(average_precision_score)}
+
+@metric("auroc", "classes", "binary")
+def auroc(rows: Scored) -> float | None:
+    """The area under the ROC curve; of several classes, the mean over those that have rows."""
+    from sklearn.metrics import roc_auc_score
+
+    return _mean(roc_auc_score, rows)
+
+
+@metric("auprc", "classes", "binary")
+def auprc(rows: Scored) -> float | None:
+    """The average precision; of several classes, the mean over those that have rows."""
+    from sklearn.metrics import average_precision_score
+
+    return _mean(average_precision_score, rows)
+
+
+def _mean(score: Callable[..., float], rows: Scored) -> float | None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = [score(y, z) for y, z in rows.by_class]
+    return float(np.mean(found)) if found else None
+
+
+@metric("r2", "number")
+def r2(rows: Scored) -> float | None:
+    """The share of the labels' variance that is explained."""
+    from sklearn.metrics import r2_score
+
+    spread = len(rows.labels) > 1 and bool((rows.labels.std(0) > 0).all())
+    return float(r2_score(rows.labels, rows.scores)) if spread else None
+
+
+@metric("mse", "number", smaller_is_better=True)
+def mse(rows: Scored) -> float:
+    """The mean squared error."""
+    from sklearn.metrics import mean_squared_error
+
+    return float(mean_squared_error(rows.labels, rows.scores))

@@ -11,16 +11,17 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def histogram(counts: Sequence[int], what: str) -> Figure:
+def histogram(counts: Sequence[int], what: str, narrow: bool = False) -> Figure:
     """How many there were of 0, 1, 2, ...; shares of all."""
     from matplotlib.ticker import MaxNLocator
 
-    figure = style.figure(9.5, 3.0)
+    figure = style.figure(style.width(narrow), 3.0)
     axes = figure.add_subplot()
+    style.tidy(axes)
     total = sum(counts)
     axes.bar(range(len(counts)), [count / total for count in counts], color=style.COLOURS[0])
-    axes.set_xlabel(what)
-    axes.set_ylabel("share")
+    axes.set_xlabel(what, fontsize=style.TEXT)
+    axes.set_ylabel("share", fontsize=style.TEXT)
     axes.set_xlim(-0.6, len(counts) - 0.4)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     return figure

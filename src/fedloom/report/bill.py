@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 HATCHES = {"bottom": "///", "top": ""}  # so that the tiers differ in grey, too
-ROOM = 1.22  # the axis is this much longer than the longest bar: room for the number
+ROOM = {False: 1.22, True: 1.45}  # the axis is this much longer than the longest bar: room for
+# the number, on a wide and on a narrow page
 
 
 class Item(NamedTuple):
@@ -51,12 +52,12 @@ def by_tier(ledger: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
     return sums
 
 
-def bill(ledger: Mapping[str, Any]) -> Figure:
+def bill(ledger: Mapping[str, Any], narrow: bool = False) -> Figure:
     """Bars by kind: inside the silos above, between the hubs below, on one scale."""
     groups = {tier: [i for i in items(ledger) if i.tier == tier] for tier in words.TIERS}
     groups = {tier: group for tier, group in groups.items() if group}
     bars = sum(len(group) for group in groups.values())
-    figure = style.figure(9.5, 0.7 + 0.55 * max(1, len(groups)) + 0.36 * bars)
+    figure = style.figure(style.width(narrow), 0.7 + 0.55 * max(1, len(groups)) + 0.36 * bars)
     if not groups:
         style.empty(figure.subplots(), "nothing was sent")
         return figure
@@ -69,7 +70,7 @@ def bill(ledger: Mapping[str, Any]) -> Figure:
         messages, size = by_tier(ledger)[tier]
         title = f"{words.TIERS[tier]}: {words.size(size)} in {messages:,} messages"
         axes.set_title(title, loc="left", fontsize=style.TEXT, fontweight="bold")
-    rows[-1, 0].set_xlim(0, ROOM * longest / 1000.0**power)
+    rows[-1, 0].set_xlim(0, ROOM[narrow] * longest / 1000.0**power)
     rows[-1, 0].set_xlabel(f"{words.size_unit(power)} over the whole run", fontsize=style.TEXT)
     return figure
 
@@ -94,9 +95,9 @@ def _bars(axes: Any, tier: str, group: Sequence[Item], unit: float) -> None:
     axes.tick_params(axis="y", length=0)
 
 
-def bills(ledgers: Mapping[str, Mapping[str, Any]]) -> Figure:
+def bills(ledgers: Mapping[str, Mapping[str, Any]], narrow: bool = False) -> Figure:
     """One bar for each part, by the names they are to have: inside silos and between hubs."""
-    figure = style.figure(9.5, 1.3 + 0.5 * max(1, len(ledgers)))
+    figure = style.figure(style.width(narrow), 1.3 + 0.5 * max(1, len(ledgers)))
     axes = figure.subplots()
     totals = {name: by_tier(ledger) for name, ledger in ledgers.items()}
     longest = max((sum(size for _, size in t.values()) for t in totals.values()), default=0)
@@ -117,10 +118,11 @@ def bills(ledgers: Mapping[str, Mapping[str, Any]]) -> Figure:
     for place, (end, tiers) in enumerate(zip(starts, totals.values(), strict=True)):
         text = words.size(sum(size for _, size in tiers.values()))
         axes.text(end + 0.008 * longest / unit, place, text, va="center", fontsize=style.SMALL)
-    names = ["\n".join(textwrap.wrap(style.plain(name), 30)) for name in totals]
+    wide = 18 if narrow else 30
+    names = ["\n".join(textwrap.wrap(style.plain(name), wide)) for name in totals]
     axes.set_yticks(range(len(totals)), names)
     axes.set_ylim(len(totals) - 0.4, -0.6)
-    axes.set_xlim(0, ROOM * longest / unit)
+    axes.set_xlim(0, ROOM[narrow] * longest / unit)
     axes.set_xlabel(f"{words.size_unit(power)} over the whole run", fontsize=style.TEXT)
     style.tidy(axes, grid=False)
     axes.tick_params(axis="y", length=0)

@@ -11,6 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +55,8 @@ def compare(
     groups = grouped(runs)
     if len(groups) > MOST:
         raise DataError(f"{len(groups)} curves are too many for one figure: at most {MOST}")
-    image = style.save(
-        drawn({group.short: _curve(group, metric, axis) for group in groups}, metric, axis), path
-    )
+    lines = {group.short: _curve(group, metric, axis) for group in groups}
+    image = style.save(partial(drawn, lines, metric, axis), path)
     rows = [_row(group, metric) for group in groups]
     path.with_suffix(".json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     with path.with_suffix(".csv").open("w", encoding="utf-8", newline="") as file:
@@ -65,7 +65,9 @@ def compare(
         table.writerows({k: _cell(v) for k, v in row.items()} for row in rows)
     page = environment().get_template("compare.html.j2")
     text = page.render(
-        rows=[_shown(row) for row in rows], metric=words.full_name(metric), image=image
+        rows=[_shown(row) for row in rows],
+        metric=words.full_name(metric),
+        images={"compare": image},
     )
     path.with_suffix(".html").write_text(text, encoding="utf-8")
     return path

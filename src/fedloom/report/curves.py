@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from itertools import compress
@@ -23,7 +24,7 @@ AXES: dict[str, str] = {
 LOWEST_R2 = (
     -0.5
 )  # below, a model is far worse than the mean: the curve would be all there is to see
-LABEL = 34  # characters of a line in the legend
+LABEL, ABOVE = 34, 60  # characters of a line in the legend, to the right of curves and above
 
 
 class Curve(NamedTuple):
@@ -76,23 +77,28 @@ def curves(runs: Mapping[str, Sequence[Mapping[str, Any]]], metric: str, axis: A
     )
 
 
-def drawn(found: Mapping[str, Curve], metric: str, axis: Axis) -> Figure:
-    """One figure, the legend to its right, in the order in which the curves end."""
-    lines = sum(_label(name, c, metric).count("\n") + 1.4 for name, c in found.items() if c.x)
-    figure = style.figure(9.5, max(4.6, 0.3 + 0.17 * lines))
+def drawn(found: Mapping[str, Curve], metric: str, axis: Axis, narrow: bool = False) -> Figure:
+    """One figure, the legend to its right (or above), in the order in which the curves end."""
+    width = ABOVE if narrow else LABEL
+    labels = [_label(name, c, metric, width) for name, c in found.items() if c.x]
+    lines = 0.3 + 0.17 * sum(label.count("\n") + 1.4 for label in labels)
+    figure = style.figure(style.width(narrow), 3.2 + lines if narrow else max(4.6, lines))
     axes = figure.subplots()
     if draw(axes, found, metric, axis):
-        legend(figure, found, metric, loc="outside right upper")
+        legend(figure, found, metric, narrow)
     return figure
 
 
 def panels(
-    runs: Mapping[str, Sequence[Mapping[str, Any]]], which: Sequence[tuple[str, Axis]]
+    runs: Mapping[str, Sequence[Mapping[str, Any]]],
+    which: Sequence[tuple[str, Axis]],
+    narrow: bool = False,
 ) -> Figure:
-    """Several (metric, axis) side by side, two in a row, one legend above."""
-    columns = min(2, len(which))
-    rows = (len(which) + 1) // 2
-    figure = style.figure(9.5, 0.9 + 3.1 * rows)
+    """Several (metric, axis) side by side, two in a row (or one), one legend above."""
+    columns = 1 if narrow else min(2, len(which))
+    rows = math.ceil(len(which) / columns)
+    above = 0.4 + 0.25 * len(runs) if narrow else 0.9
+    figure = style.figure(style.width(narrow), above + (2.8 if narrow else 3.1) * rows)
     grid = figure.subplots(rows, columns, squeeze=False).flatten()
     shared: dict[str, Curve] = {name: Curve([], [], [], []) for name in runs}
     for axes, (metric, axis) in zip(grid, which, strict=False):
@@ -102,27 +108,33 @@ def panels(
     for axes in grid[len(which) :]:
         axes.set_axis_off()
     same = {metric for metric, _ in which}
-    legend(figure, shared, same.pop() if len(same) == 1 else None, "outside upper left", 2)
+    legend(figure, shared, same.pop() if len(same) == 1 else None, True, 1 if narrow else 2)
     return figure
 
 
-def close_up(runs: Mapping[str, Sequence[Mapping[str, Any]]], metric: str) -> Figure | None:
+def banded(runs: Mapping[str, Sequence[Mapping[str, Any]]], metric: str) -> list[str]:
+    """The names of curves with a band, from the worst to the best silo."""
+    return [name for name, records in runs.items() if curve(records, metric, "round").banded]
+
+
+def close_up(
+    runs: Mapping[str, Sequence[Mapping[str, Any]]], metric: str, narrow: bool = False
+) -> Figure | None:
     """The second half of the rounds, enlarged, without curves with a band, which would need too
     much room; None where there is not enough to enlarge."""
-    found = {}
+    found, left_out = {}, banded(runs, metric)
     for name, records in runs.items():
         last = records[-1]["round"] if records else 0
-        whole = curve(records, metric, "round")
-        late = [record for record in records if 2 * record["round"] >= last and not whole.banded]
-        found[name] = curve(late, metric, "round")
+        late = [record for record in records if 2 * record["round"] >= last]
+        found[name] = curve([] if name in left_out else late, metric, "round")
     starts = [c.x[0] for c in found.values() if len(c.x) > 2]
     if not starts:
         return None
-    figure = style.figure(9.5, 3.4)
+    figure = style.figure(style.width(narrow), 3.2 + 0.25 * len(found) if narrow else 3.4)
     axes = figure.subplots()
     draw(axes, found, metric, "round")
     axes.set_xlim(left=min(starts) - 0.02 * (axes.get_xlim()[1] - min(starts)))
-    legend(figure, found, metric, loc="outside right upper")
+    legend(figure, found, metric, narrow)
     return figure
 
 
@@ -155,8 +167,12 @@ def draw(axes: Any, found: Mapping[str, Curve], metric: str, axis: Axis) -> bool
 def _x_scale(axes: Any, found: Mapping[str, Curve], axis: Axis) -> float:
     """Label the x axis; returns what its values are divided by. Bytes that differ by far are drawn
     on a logarithmic scale."""
+    from matplotlib.ticker import MaxNLocator
+
     if axis != "bytes":
         axes.set_xlabel(AXES[axis], fontsize=style.TEXT)
+        if axis != "time":
+            axes.xaxis.set_major_locator(MaxNLocator(7, integer=True, steps=[1, 2, 5, 10]))
         return 1.0
     ends = [c.x[-1] for c in found.values() if c.x and c.x[-1] > 0]
     power = words.size_power(max(ends, default=0.0))
@@ -180,7 +196,7 @@ def _y_scale(axes: Any, found: Mapping[str, Curve], metric: str) -> None:
     if metric == "r2" and min(values) < LOWEST_R2:
         axes.set_ylim(LOWEST_R2, max(max(values), 0.0) + 0.05)
         label += f" (from {LOWEST_R2:g} up)"
-    if metric in words.SMALLER_IS_BETTER and min(values) > 0 and max(values) > 20 * min(values):
+    if words.smaller_is_better(metric) and min(values) > 0 and max(values) > 20 * min(values):
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         label += ", logarithmic"
@@ -198,9 +214,14 @@ def _marks(points: int, index: int) -> tuple[int, int]:
 
 
 def legend(
-    figure: Figure, found: Mapping[str, Curve], metric: str | None, loc: Any, columns: int = 1
+    figure: Figure,
+    found: Mapping[str, Curve],
+    metric: str | None,
+    above: bool = False,
+    columns: int = 1,
 ) -> None:
-    """Names outside the data; with a metric, each with its last value, the highest first."""
+    """Names to the right of the data, or above; with a metric, each with its last value, the
+    highest first."""
     from matplotlib.lines import Line2D
 
     looks = {name: style.line(index) for index, name in enumerate(found)}
@@ -209,8 +230,8 @@ def legend(
         names.sort(key=lambda name: -found[name].y[-1])
     figure.legend(
         [Line2D([], [], **_line(looks[name])) for name in names],
-        [_label(name, found[name], metric, LABEL if columns == 1 else 60) for name in names],
-        loc=loc,
+        [_label(name, found[name], metric, ABOVE if above else LABEL) for name in names],
+        loc="outside upper left" if above else "outside right upper",
         ncols=columns,
         frameon=False,
         fontsize=style.SMALL,

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ..errors import DataError
+from ..records.metrics import HEADLINE
 from ..records.record import GREW, Record, grew
-
-HEADLINES = {"classes": "accuracy", "binary": "auroc", "number": "r2"}
 
 
 @dataclass(frozen=True)
@@ -51,6 +50,20 @@ class RunFolder:
         """Who holds what: `Federated.summary()`."""
         return self.manifest.get("data") or {}
 
+    def without(self, part: str) -> RunFolder:
+        """The same, but for a part that says what another one says."""
+        records = {name: found for name, found in self.records.items() if name != part}
+        ledgers = {name: found for name, found in self.ledgers.items() if name != part}
+        problems = [one for one in self.problems if not one.startswith(f"{part}: ")]
+        return replace(self, records=records, ledgers=ledgers, problems=tuple(problems))
+
+    @property
+    def lone(self) -> str | None:
+        """The silo that can train alone, where there is only one: the one with labels."""
+        silos = self.data.get("silos") or {}
+        labelled = [silo for silo, held in silos.items() if held.get("labels")]
+        return labelled[0] if len(labelled) == 1 else None
+
     @property
     def metrics(self) -> list[str]:
         """Test metrics that any part recorded, the headline first; [] without test rows."""
@@ -58,7 +71,8 @@ class RunFolder:
         for records in self.records.values():
             for record in records:
                 found.update(dict.fromkeys(record["metrics"]))
-        first = HEADLINES.get(str(self.data.get("goal")), "")
+        own = self.data.get("goal")
+        first = next((metric for goal, metric in HEADLINE.items() if goal == own), "")
         return sorted(found, key=lambda name: name != first)
 
     @property
@@ -97,7 +111,8 @@ def read_run(folder: Path) -> RunFolder:
     if not config.is_file():
         problems.append("The run file (run.toml) is missing.")
     text = config.read_text(encoding="utf-8", errors="replace") if config.is_file() else ""
-    return RunFolder(folder, manifest, records, ledgers, text, tuple(problems))
+    run = RunFolder(folder, manifest, records, ledgers, text, tuple(problems))
+    return run if run.lone is None or "alone" not in records else run.without("no-exchange")
 
 
 def _check_data(data: Any, folder: Path) -> None:

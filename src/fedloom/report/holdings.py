@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..rng import Floats
+from . import style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,7 +20,7 @@ BARS = 20  # up to so many clients there is a bar for each
 KEYS = 20  # up to so many classes there is a key for each
 LINE = 44  # letters in a line over a panel
 WIDTH = 3.6  # inches
-SMALL = 8
+SMALL = 9
 
 # Okabe and Ito's colours, which colour-blind people can tell apart.
 OKABE_ITO = (
@@ -32,11 +33,12 @@ OKABE_ITO = (
     "#F0E442",
     "#000000",
 )
-TEST = "#DDDDDD"
+TEST, UNKNOWN = "#DDDDDD", "#8C8C8C"
 
 
-def holdings(summary: Mapping[str, Any], path: Path | None = None) -> Figure:
-    """Draw what `Federated.summary()` says; with a path, save it there too.
+def holdings(summary: Mapping[str, Any], path: Path | None = None, narrow: bool = False) -> Figure:
+    """Draw what `Federated.summary()` says; with a path, save it there too. `narrow`: the silos one
+    under the other.
 
     Up to 20 clients a silo: a bar each. Above: a thin column each, those with the same main class
     together, most training rows first. Test rows are grey, beyond the training rows.
@@ -48,18 +50,19 @@ def holdings(summary: Mapping[str, Any], path: Path | None = None) -> Figure:
     classes = _classes(summary)
     colours = _colours(len(classes))
     across = 2 if len(silos) == 4 else min(len(silos), 3 if len(silos) <= 9 else 4)
+    across = 1 if narrow else across
     down = math.ceil(len(silos) / across)
     heights = [
         max(map(_height, list(silos.values())[row * across : (row + 1) * across]))
         for row in range(down)
     ]
     figure = Figure(
-        figsize=(max(4.8, WIDTH * across), sum(heights) + 1.0 + 0.02 * len(classes)),
+        figsize=(max(style.NARROW, WIDTH * across), sum(heights) + 1.2 + 0.02 * len(classes)),
         layout=ConstrainedLayoutEngine(h_pad=0.08, w_pad=0.08),
     )
     panels = figure.subplots(down, across, squeeze=False, height_ratios=heights).flatten()
     for panel, (silo, held) in zip(panels, silos.items(), strict=False):
-        _panel(panel, silo, held, colours)
+        _panel(panel, silo, held, colours if classes == [] or _has_classes(held) else [UNKNOWN])
     for panel in panels[len(silos) :]:
         panel.set_axis_off()
     bars = [
@@ -71,7 +74,8 @@ def holdings(summary: Mapping[str, Any], path: Path | None = None) -> Figure:
     rows = summary["rows"]
     title = f"{summary['name']}: {rows['train']:,} training rows, {rows['test']:,} test rows"
     figure.suptitle(title, fontsize=SMALL + 2)
-    _key(figure, panels, classes, colours, test=rows["test"] > 0)
+    unknown = bool(classes) and not all(map(_has_classes, silos.values()))
+    _key(figure, panels, classes, colours, unknown, test=rows["test"] > 0)
     if path is not None:
         figure.savefig(path, dpi=150)
     return figure
@@ -79,12 +83,17 @@ def holdings(summary: Mapping[str, Any], path: Path | None = None) -> Figure:
 
 def _classes(summary: Mapping[str, Any]) -> list[str]:
     """Names of classes; none where the goal is a number."""
-    held = next(iter(summary["silos"].values()))["classes"]
-    if not held:
+    counts = [held["classes"] for held in summary["silos"].values() if _has_classes(held)]
+    if not counts:
         return []
-    count = len(next(iter(held.values())))
+    count = len(next(iter(counts[0].values())))
     named = list(summary["classes"])
     return [str(named[k]) if k < len(named) else str(k) for k in range(count)]
+
+
+def _has_classes(held: Mapping[str, Any]) -> bool:
+    """Whether a silo knows the classes of its rows."""
+    return bool(held["labels"] and held["classes"])
 
 
 def _colours(count: int) -> list[Any]:
@@ -107,7 +116,7 @@ def _panel(panel: Axes, silo: str, held: Mapping[str, Any], colours: Sequence[An
     test = np.array([held["clients"][name][1] for name in names], dtype=float)
     by_class = (
         np.array([held["classes"][name] for name in names], dtype=float).T
-        if held["classes"]
+        if _has_classes(held)
         else train[None]
     )
     panel.set_title(_told(silo, held), fontsize=SMALL, loc="left")
@@ -200,14 +209,21 @@ def _short(text: str, letters: int) -> str:
 
 
 def _key(
-    figure: Figure, panels: Any, classes: Sequence[str], colours: Sequence[Any], test: bool
+    figure: Figure,
+    panels: Any,
+    classes: Sequence[str],
+    colours: Sequence[Any],
+    unknown: bool,
+    test: bool,
 ) -> None:
-    """What the colours mean."""
+    """What the colours mean; `unknown`: some silos have no labels."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import BoundaryNorm, ListedColormap
     from matplotlib.patches import Patch
 
     marks: list[Patch] = [Patch(color=TEST, label="test rows")] if test else []
+    if unknown:
+        marks = [Patch(color=UNKNOWN, label="without labels"), *marks]
     if len(classes) > KEYS:
         edges = np.arange(len(classes) + 1) - 0.5
         scale = ScalarMappable(BoundaryNorm(edges, len(classes)), ListedColormap(colours))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..privacy import ASSUMED, in_words
 from . import bars, bill, style, words
-from .curves import Axis, close_up, panels
+from .curves import Axis, banded, close_up, panels
 from .folder import RunFolder, read_run
+from .style import Image
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -28,34 +29,36 @@ def write_report(folder: Path) -> Path:
     return page
 
 
-def figures(run: RunFolder, folder: Path) -> dict[str, str]:
-    """Draw what there is to draw: {name: the PNG as a data URI}; PNGs of an earlier report go."""
+def figures(run: RunFolder, folder: Path) -> dict[str, Image]:
+    """Draw what there is to draw, by name; PNGs of an earlier report go."""
     for name in ("metric", "end", "metrics", "loss", "holdings", "ledger", "parts", "delays"):
         (folder / f"{name}.png").unlink(missing_ok=True)
-    named = {words.part_name(part): records for part, records in run.records.items()}
-    drawn: dict[str, Figure | None] = {}
-    if run.metrics:
-        drawn["metric"] = panels(named, [(run.headline, axis) for axis in AXES])
-        drawn["end"] = close_up(named, run.headline)
-    if len(run.metrics) > 1:
-        drawn["metrics"] = panels(named, [(metric, "round") for metric in run.metrics[1:]])
-    if any(named.values()):
-        drawn["loss"] = panels(named, [("train_loss", axis) for axis in _loss_axes(run)])
+    named = {words.part_name(run, part): records for part, records in run.records.items()}
+    curved = any(len(records) > 1 for records in named.values())
+    draw: dict[str, Callable[[bool], Figure | None]] = {}
+    if run.metrics and curved:
+        draw["metric"] = partial(panels, named, [(run.headline, axis) for axis in AXES])
+        draw["end"] = partial(close_up, named, run.headline)
+    if len(run.metrics) > 1 and curved:
+        others = [(metric, AXES[0]) for metric in run.metrics[1:]]
+        draw["metrics"] = partial(panels, named, others)
+    if curved:
+        losses = [("train_loss", axis) for axis in _loss_axes(run)]
+        draw["loss"] = partial(panels, named, losses)
     if run.data.get("silos"):
         from .holdings import holdings
 
-        drawn["holdings"] = holdings(dict(run.data))
+        draw["holdings"] = partial(holdings, dict(run.data), None)
     if run.main in run.ledgers:
-        drawn["ledger"] = bill.bill(run.ledgers[run.main])
+        draw["ledger"] = partial(bill.bill, run.ledgers[run.main])
     if old := delays(run):
-        drawn["delays"] = bars.histogram(old, "age of an embedding, in turns of the master")
+        draw["delays"] = partial(bars.histogram, old, "age of an embedding, in turns of the master")
     if len(run.ledgers) > 1:
-        drawn["parts"] = bill.bills({words.part_name(p): v for p, v in run.ledgers.items()})
-    return {
-        name: style.save(figure, folder / f"{name}.png")
-        for name, figure in drawn.items()
-        if figure is not None
-    }
+        draw["parts"] = partial(
+            bill.bills, {words.part_name(run, p): v for p, v in run.ledgers.items()}
+        )
+    drawn = {name: style.save(one, folder / f"{name}.png") for name, one in draw.items()}
+    return {name: image for name, image in drawn.items() if image is not None}
 
 
 def _loss_axes(run: RunFolder) -> tuple[Axis, ...]:
@@ -63,15 +66,17 @@ def _loss_axes(run: RunFolder) -> tuple[Axis, ...]:
     return ("round", "bytes") if run.metrics else AXES
 
 
-def render(run: RunFolder, images: Mapping[str, str]) -> str:
-    """The page, with the figures given as data URIs."""
+def render(run: RunFolder, images: Mapping[str, Image]) -> str:
+    """The page, with its figures."""
     return (
         environment()
         .get_template("template.html.j2")
         .render(
             run=run,
             manifest=run.manifest,
-            main=words.part_name(run.main),
+            when=words.when,
+            main=words.part_name(run, run.main),
+            captions=captions(run),
             verdict=words.verdict(run),
             status=words.status(run),
             headline=words.full_name(run.headline),
@@ -81,10 +86,23 @@ def render(run: RunFolder, images: Mapping[str, str]) -> str:
             privacy=privacy(run),
             notes=(run.records.get(run.main) or [{}])[-1].get("notes") or {},
             silos=silos(run.data),
-            bills={words.part_name(part): _bill(ledger) for part, ledger in run.ledgers.items()},
+            bills={
+                words.part_name(run, part): _bill(ledger) for part, ledger in run.ledgers.items()
+            },
             images=images,
         )
     )
+
+
+def captions(run: RunFolder) -> dict[str, str]:
+    """What depends on the run in what stands under its figures."""
+    named = {words.part_name(run, part): records for part, records in run.records.items()}
+    left_out = ", ".join(banded(named, run.headline))
+    alone = any(len(record["by_silo"]) > 1 for one in named.values() for record in one)
+    return {
+        "end": f", without the curve with a band ({left_out})" if left_out else "",
+        "loss": "; where silos train alone, the mean over silos" if alone else "",
+    }
 
 
 @cache
@@ -125,10 +143,10 @@ def finals(run: RunFolder) -> list[dict[str, str]]:
         silos = words.silo_values(last, run.headline)
         rows.append(
             {
-                "part": words.part_name(part),
+                "part": words.part_name(run, part),
                 "rounds": f"{last['round']:,}",
                 "final": words.show(run.headline, words.value_of(last, run.headline)),
-                "spread": words.spread(run.headline, silos) if silos else "",
+                "spread": words.spread(run.headline, silos) if len(silos) > 1 else "",
                 "best": words.show(run.headline, top[0]) if top else "undefined",
                 "best_round": f"{top[1]:,}" if top else "",
                 "loss": words.show("train_loss", words.value_of(last, "train_loss")),
@@ -154,9 +172,9 @@ def values(run: RunFolder) -> list[tuple[str, bool, list[str]]]:
             continue
         last = records[-1]
         shown = [words.show(metric, words.value_of(last, metric)) for metric in run.metrics]
-        mean = " (mean)" if last["by_silo"] else ""
-        rows.append((words.part_name(part) + mean, False, shown))
-        for silo, found in last["by_silo"].items():
+        silos = last["by_silo"] if len(last["by_silo"]) > 1 else {}
+        rows.append((words.part_name(run, part) + (" (mean)" if silos else ""), False, shown))
+        for silo, found in silos.items():
             own = [words.show(m, words.number(found.get(m))) for m in run.metrics]
             rows.append((silo, True, own))
     return rows

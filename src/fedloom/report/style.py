@@ -7,6 +7,7 @@ matplotlib is imported when a figure is made, not before.
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,7 +24,8 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 TIER_COLOURS = {"bottom": ORANGE, "top": BLUE}
 
 TEXT, SMALL, TITLE = 10.0, 9.0, 12.0  # points
-DPI = 150
+DPI, SMALLER = 150, 120
+WIDE, NARROW = 9.5, 4.8  # inches: of figures on a wide page, and on a telephone's
 
 
 class Line(NamedTuple):
@@ -51,6 +53,19 @@ def plain(text: str) -> str:
     return f" {text}" if text.startswith("_") else text
 
 
+class Image(NamedTuple):
+    """A figure in a page: as data URIs, for wide pages and narrow ones, and how wide it is there in
+    CSS pixels, a hundred to an inch."""
+
+    wide: str
+    narrow: str
+    widths: tuple[int, int]
+
+
+def width(narrow: bool) -> float:
+    return NARROW if narrow else WIDE
+
+
 def figure(width: float, height: float) -> Figure:
     """An empty figure, in inches, that keeps its texts apart."""
     from matplotlib.figure import Figure
@@ -74,15 +89,21 @@ def empty(axes: Any, text: str) -> None:
     axes.text(0.5, 0.5, text, ha="center", va="center", fontsize=TEXT, color=GREY)
 
 
-def png(figure: Figure) -> bytes:
+def png(figure: Figure, dpi: int = DPI) -> bytes:
     buffer = BytesIO()
-    figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
+    figure.savefig(buffer, format="png", dpi=dpi, metadata={"Software": None})
     return buffer.getvalue()
 
 
-def save(figure: Figure, path: Path) -> str:
-    """Write the PNG; returns it as a data URI, for a page that needs no other file."""
-    content = png(figure)
+def save(draw: Callable[[bool], Figure | None], path: Path) -> Image | None:
+    """Draw a figure, `draw(whether it is for a narrow page)`, and write the wide one as PNG; None
+    where there is nothing to draw. The images are for a page that needs no other file."""
+    wide, narrow = draw(False), draw(True)
+    if wide is None or narrow is None:
+        return None
+    contents = [png(wide), png(narrow, SMALLER)]
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
-    return "data:image/png;base64," + base64.b64encode(content).decode("ascii")
+    path.write_bytes(contents[0])
+    uris = ["data:image/png;base64," + base64.b64encode(one).decode("ascii") for one in contents]
+    sizes = [round(100 * one.get_figwidth()) for one in (wide, narrow)]
+    return Image(uris[0], uris[1], (sizes[0], sizes[1]))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
+from ..records.metrics import smaller_is_better as smaller_is_better
 from .folder import RunFolder
 
 Record = Mapping[str, Any]
@@ -35,6 +37,7 @@ OTHERS = {
     "no-exchange": "the silos' scores combined without exchange",
     "alone": "a silo alone",
 }
+LONE = ("alone", "no-exchange")
 METRICS = {
     "accuracy": "accuracy",
     "top5": "top-5 accuracy",
@@ -51,12 +54,13 @@ METRICS = {
     "local_r2": "R² of the clients' own models",
 }
 IN_PERCENT = {"accuracy", "top5", "local_accuracy"}
-SMALLER_IS_BETTER = {"mse", "train_loss"}
 TIERS = {"bottom": "inside silos", "top": "between hubs"}
 
 
-def part_name(part: str) -> str:
+def part_name(run: RunFolder, part: str) -> str:
     """What a part of a run, an algorithm or a baseline, is called on the page."""
+    if run.lone is not None and part in LONE:
+        return f"silo {run.lone} alone"
     return PARTS.get(part) or ALGORITHMS.get(part, part)
 
 
@@ -82,7 +86,9 @@ def show(metric: str, value: float | None, unit: bool = True) -> str:
         return "undefined"
     if metric in IN_PERCENT:
         return f"{100 * value:.1f}" + (" %" if unit else "")
-    if metric in SMALLER_IS_BETTER:
+    if abs(value) >= 100:
+        return f"{value:,.0f}".replace("-", MINUS)
+    if smaller_is_better(metric):
         return f"{value:.3g}"
     return f"{value:.3f}".replace("-", MINUS)
 
@@ -122,7 +128,7 @@ def silo_values(record: Record, metric: str) -> list[float]:
 
 def best(records: Sequence[Record], metric: str) -> tuple[float, int] | None:
     """The best value of a metric, and its round."""
-    sign = 1 if metric in SMALLER_IS_BETTER else -1
+    sign = 1 if smaller_is_better(metric) else -1
     found = [
         (sign * value, int(record["round"]))
         for record in records
@@ -134,7 +140,17 @@ def best(records: Sequence[Record], metric: str) -> tuple[float, int] | None:
 def spread(metric: str, values: Sequence[float]) -> str:
     """'62.0–71.4 %' of several values."""
     low, high = show(metric, min(values), unit=False), show(metric, max(values))
-    return f"{low}{DASH}{high}" if low != show(metric, max(values), unit=False) else high
+    if low == show(metric, max(values), unit=False):
+        return high
+    return f"{low} to {high}" if MINUS in low + high else f"{low}{DASH}{high}"
+
+
+def when(time: Any) -> str:
+    """A time of a manifest: '2025-01-31 12:00 UTC'."""
+    try:
+        return f"{datetime.fromisoformat(str(time)).astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+    except ValueError:
+        return str(time)
 
 
 def rounds(count: int) -> str:
@@ -143,6 +159,8 @@ def rounds(count: int) -> str:
 
 def status(run: RunFolder) -> str:
     """A warning where a run is not complete; '' where it is."""
+    if failed := run.manifest.get("failed"):
+        return f"Training ended with an error: {failed}. What was recorded until then is shown."
     if run.interrupted:
         return "This run was interrupted: the report shows what was recorded until then."
     if not run.finished:
@@ -156,10 +174,15 @@ def verdict(run: RunFolder) -> str:
     if not mine:
         return "Nothing is recorded yet."
     last = mine[-1]
-    subject = OTHERS.get(run.main) or part_name(run.main)
+    subject = OTHERS.get(run.main) or part_name(run, run.main)
     start = f"After {rounds(last['round'])} {subject} {_reaches(metric, last)}"
     others = [
-        _other(phrase, run.records[part][-1], metric, last["round"])
+        _other(
+            part_name(run, part) if run.lone and part in LONE else phrase,
+            run.records[part][-1],
+            metric,
+            last["round"],
+        )
         for part, phrase in OTHERS.items()
         if part != run.main and run.records.get(part)
     ]
@@ -190,11 +213,11 @@ def _other(phrase: str, record: Record, metric: str, after: int) -> str:
 def _worth(run: RunFolder) -> str:
     """What the exchange between silos brought, against scores combined without it."""
     metric, mine = run.headline, run.records[run.main][-1]
-    records = run.records.get("no-exchange")
+    records = run.records.get("no-exchange") or (run.lone and run.records.get("alone"))
     if not records or run.main in PARTS or records[-1]["round"] != mine["round"]:
         return ""
     here, there = value_of(mine, metric), value_of(records[-1], metric)
-    if here is None or there is None or metric in SMALLER_IS_BETTER:
+    if here is None or there is None or smaller_is_better(metric):
         return ""
     more = sum(mine["bytes"].values()) - sum(records[-1]["bytes"].values())
     gain, cost = round(here - there, 3), size(max(0, more))

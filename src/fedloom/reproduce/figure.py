@@ -28,7 +28,7 @@ def figure(experiment: Experiment, lines: Sequence[Line], path: Path) -> None:
         shared |= {name: c for name, c in _panel(axes, panel, lines).items() if c.x}
     for axes in grid[len(panels) :]:
         axes.set_axis_off()
-    legend(page, shared, None, "outside upper left", min(4, len(shared)))
+    legend(page, shared, None, True, min(4, len(shared)))
     path.parent.mkdir(parents=True, exist_ok=True)
     page.savefig(path, dpi=DOTS, metadata={"Software": None})
     _smaller(path)

@@ -45,7 +45,7 @@ class Measure:
     @property
     def falls(self) -> bool:
         """Whether smaller is better."""
-        return self.y in words.SMALLER_IS_BETTER
+        return words.smaller_is_better(self.y)
 
     def points(self, records: Iterable[Mapping[str, Any]]) -> tuple[Floats, Floats]:
         found = [(self.place(record), self.value(record)) for record in records]

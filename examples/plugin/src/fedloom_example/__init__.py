@@ -1,0 +1,1 @@
+"""What a package looks like that adds to FedLoom: a module for each thing it adds."""
