@@ -33,12 +33,12 @@ from ..errors import (
 from ..federation.placed import AtClients
 from ..federation.schedule import Schedule
 from ..federation.topology import Client, Party, title
-from ..files import locked, telling, write_json
+from ..files import locked, own_folder, read_secret, write_json
 from ..rng import Streams
 from ..run import play
 from ..transports.grpc import GrpcTransport
 from .agreement import Agreement
-from .connect import Connections, peers, read
+from .connect import Connections, peers
 from .log import Log
 from .memory import Durable, Memory
 from .partyfile import PartyFile
@@ -69,8 +69,7 @@ class Host:
         """Take part to the end. `resume`: go on from the checkpoint, if there is one."""
         if self.memory.is_there and not resume:
             raise ExistsError(f"{self.folder} already holds a run: --resume, or another folder")
-        with telling(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
+        own_folder(self.folder)
         with locked(self.folder):
             transport = self.transport()
             fed = self._engine(transport)
@@ -195,7 +194,7 @@ class Host:
     def _secret(self) -> bytes | None:
         if self.own.party.secret is None:
             return None
-        secret = read(Path(self.own.party.secret))
+        secret = read_secret(Path(self.own.party.secret), "secret")
         if len(secret) < 32:
             raise SettingError("party.secret: at least 32 bytes are needed")
         return secret

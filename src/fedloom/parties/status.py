@@ -8,13 +8,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from ..errors import DataError, SettingError
-from ..files import telling
+from ..errors import DataError, SettingError, WriteError
+from ..files import write_text
 from ..transports.grpc import GrpcTransport
 
 STATUS = "status.json"
@@ -89,10 +90,8 @@ class Status:
     def _work(self) -> None:
         while True:
             over = self._over.wait(1.0)
-            part = self._path.with_name(f".{STATUS}.part")
-            with telling(self._path):
-                part.write_text(json.dumps(self.now(), ensure_ascii=False), encoding="utf-8")
-                part.replace(self._path)
+            with suppress(WriteError):  # the next one may succeed; who saves a round says why not
+                write_text(self._path, json.dumps(self.now(), ensure_ascii=False), durable=False)
             if over:
                 return
 
