@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections import Counter
 
 import grpc
 import pytest
@@ -11,6 +12,7 @@ from fedloom.engines.waits import Waits
 from fedloom.errors import AbortedError, LostError, RefusedError
 from fedloom.federation.topology import Client
 from fedloom.testing import placement, task
+from fedloom.transports.talk import Timing
 from fedloom.trust.allow import read_list, write_list
 from fedloom.trust.certificates import Authority
 
@@ -119,6 +121,45 @@ def test_packets_that_vanish_are_noticed(keys, notes):
     assert_same(live(transports, wanted, 3), wanted)
     for proxy in proxies.values():
         proxy.close()
+
+
+@pytest.mark.parametrize("resets", [False, True], ids=["dropped", "reset"])
+def test_a_firewall_that_forgets_quiet_connections(keys, notes, resets):
+    """One that is quiet for half a beat is forgotten, and so is each that follows it: the link
+    beats oftener, and lives."""
+    wanted, proxies = right(4), []
+
+    class Through(Keys):
+        def address(self, party, port):
+            proxies.append(Proxy(port, idle=0.4, resets=resets))
+            return super().address(party, proxies[-1].port)
+
+    keys.__class__ = Through
+    transports = opened(keys, Timing(beat=0.8, silence=1.6, linger=5.0), notes)
+    joined(transports, notes)
+    for party, transport in transports.items():
+        if isinstance(party, Client):
+            transport.send = slowly(transport.send)
+    assert_same(live(transports, wanted, 4), wanted)
+    for proxy in proxies:
+        proxy.close()
+    lost = Counter(
+        (who, facts["peer"])
+        for who, event, facts in notes
+        if event == "left" and not facts["meant"]
+    )
+    assert lost
+    assert max(lost.values()) <= 4  # of eight quiet times, and more at first
+
+
+def slowly(send):
+    """A client computes for longer than the firewall remembers."""
+
+    def after_a_while(message):
+        time.sleep(0.6)
+        send(message)
+
+    return after_a_while
 
 
 def strangers(keys):

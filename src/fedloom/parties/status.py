@@ -117,7 +117,7 @@ def metrics_of(now: Mapping[str, Any]) -> Iterator[str]:
     here, awaited = set(now["present"]), set(now["awaited"])
     yield from _gauge("connected", "1: there is a link", [(w, int(p in here)) for p, w in peers])
     yield from _gauge("awaited", "1: waited for", [(w, int(p in awaited)) for p, w in peers])
-    for what in ("received", "on the wire", "refused", "repeated", "stale", "conflicting"):
+    for what in ("received", "on the wire", "refused", "repeated", "stale", "conflicting", "lost"):
         counts = [(words, now["links"][peer].get(what, 0)) for peer, words in peers]
         name = {"received": "received_bytes", "on the wire": "sent_bytes"}.get(what, what)
         yield from _gauge(f"{name}_total", f"by peer: {what}", counts, "counter")

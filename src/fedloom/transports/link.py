@@ -197,6 +197,8 @@ class Link:
                 f"{title(self.peer)} wants to hear on from {first}; {title(self.me)} keeps what "
                 f"came after {self._dropped}"
             )
+        if hello.boot == self.boot and not self.bye:
+            self.counts["lost"] += 1  # a connection, and no process: both are still here
         self.boot, self.at, self.acknowledged = hello.boot, hello.at, first
         self._frame, self._filled = bytearray(), 0
         self.meetings += 1

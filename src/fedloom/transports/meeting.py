@@ -19,6 +19,7 @@ from .link import Hello, Link, pack
 from .secure import METHOD, SECONDS, Address, Door, Identity, channel_to, is_proved
 from .talk import Standing, Stream, Talk, next_packet
 
+UNUSABLE = ConnectionError, grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError
 FINAL = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION)
 
 
@@ -77,8 +78,8 @@ class Meeting:
                 await self._talk(link, call, link.greeted(hello), check)
                 await call.done_writing()
                 await asyncio.wait_for(call.code(), 1.0)
-            except (ConnectionError, grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError):
-                raise await _why(call, peer) from None
+            except UNUSABLE as problem:
+                raise await _why(call, peer, problem) from None
             except TimeoutError:
                 return
             finally:
@@ -170,13 +171,18 @@ class Meeting:
         talk = Talk(standing, link, stream, start, check)
         standing.talks[peer] = talk
         standing.mailbox.back(peer)
-        standing.note("joined", peer=str(peer))
+        standing.note("joined", peer=str(peer), beat=talk.beat)
+        why = "ended here"
         try:
             await talk.run()
+            why = "goodbye"
+        except (ConnectionError, RefusedError, grpc.RpcError) as problem:
+            why = str(problem) or type(problem).__name__
+            raise
         finally:
             if standing.talks.get(peer) is talk:
                 del standing.talks[peer]
-                standing.note("left", peer=str(peer), meant=link.bye)
+                standing.note("left", peer=str(peer), meant=link.bye, why=why)
                 self.may_be_missing(link)
 
     def may_be_missing(self, link: Link) -> None:
@@ -192,14 +198,15 @@ class Meeting:
             self._standing.mailbox.gone(peer)
 
 
-async def _why(call: Any, peer: Party) -> Exception:
-    """Why a call ended before its time."""
+async def _why(call: Any, peer: Party, problem: Exception) -> Exception:
+    """Why a call ended before its time: what the other says, or what went wrong here."""
     with suppress(TimeoutError):
         code, details = await asyncio.wait_for(_status(call), 1.0)
         if code in FINAL:
             return RefusedError(f"{title(peer)} refused: {details}")
-        return ConnectionError(details or str(code))
-    return ConnectionError("hung up")
+        if code != grpc.StatusCode.CANCELLED:  # by us, over the problem
+            return ConnectionError(details or str(code))
+    return ConnectionError(str(problem) or "hung up")
 
 
 async def _status(call: Any) -> tuple[Any, str]:

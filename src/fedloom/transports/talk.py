@@ -22,6 +22,7 @@ from .wire import Frame
 Note = Callable[..., None]
 SLACK = 1 << 15  # bytes that are not worth a piece of their own
 AHEAD = 64  # messages that wait to be taken, of one peer
+OFTENER = 3  # times that a beat is halved, at most
 
 
 class Stream(Protocol):
@@ -95,7 +96,11 @@ async def next_packet(stream: Stream) -> Any:
 
 class Talk:
     """From the greeting until either side hangs up. `start`: the key after which to send; `check`:
-    raises when the peer is no longer welcome."""
+    raises when the peer is no longer welcome.
+
+    A firewall may forget a connection that was quiet for longer than it likes, and drop what comes
+    then: silence, a new connection, and the same again. So a link that has lost connections beats
+    oftener, until it is never quiet for so long."""
 
     def __init__(
         self,
@@ -107,6 +112,7 @@ class Talk:
     ):
         self._standing, self._link, self._stream = standing, link, stream
         self._sent, self._check = start, check
+        self.beat = standing.timing.beat / 2 ** min(link.counts["lost"], OFTENER)
         self._told: Key | None = None  # the last key that the other was told has come
         self._news = asyncio.Event()
         self._heard = time.monotonic()
@@ -150,7 +156,7 @@ class Talk:
                 self._told, counted = link.got, link.counts["received"]
                 pulse, pulsed = standing.pulsed > pulsed, standing.pulsed
                 await self._packet(Beat(self._told, pulse))
-                due = time.monotonic() + standing.timing.beat
+                due = time.monotonic() + self.beat
             if standing.cause is not None and standing.cause != told:
                 told = standing.cause
                 await self._packet(Stop(told))
