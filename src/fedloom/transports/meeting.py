@@ -169,6 +169,8 @@ class Meeting:
     ) -> None:
         standing, peer = self._standing, link.peer
         talk = Talk(standing, link, stream, start, check)
+        if peer in standing.talks:
+            self._left(link, "its next connection is here")
         standing.talks[peer] = talk
         standing.mailbox.back(peer)
         standing.note("joined", peer=str(peer), beat=talk.beat)
@@ -181,9 +183,12 @@ class Meeting:
             raise
         finally:
             if standing.talks.get(peer) is talk:
-                del standing.talks[peer]
-                standing.note("left", peer=str(peer), meant=link.bye, why=why)
+                self._left(link, why)
                 self.may_be_missing(link)
+
+    def _left(self, link: Link, why: str) -> None:
+        del self._standing.talks[link.peer]
+        self._standing.note("left", peer=str(link.peer), meant=link.bye, why=why)
 
     def may_be_missing(self, link: Link) -> None:
         """There is no connection: after some time, a client counts as gone."""
