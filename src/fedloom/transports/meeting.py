@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Any
 
@@ -15,10 +16,12 @@ import grpc
 from ..errors import RefusedError
 from ..federation.messages import Key
 from ..federation.topology import Client, Party, title
+from .front import Front
 from .link import Hello, Link, pack
 from .secure import METHOD, SECONDS, Address, Door, Identity, channel_to, is_proved
-from .talk import Standing, Stream, Talk, next_packet
+from .talk import Standing, Stream, Talk, next_packet, shortened
 
+OLD = 100  # processes of a peer, known by their boots, that newer ones took the place of
 UNUSABLE = ConnectionError, grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError
 FINAL = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION)
 
@@ -40,8 +43,9 @@ class Meeting:
         self._links, self._standing = links, standing
         self._dials, self._door = dials, door
         self._boot = secrets.token_hex(8)
-        self._replaced: set[str] = set()  # boots of processes that others took the place of
+        self._replaced = {peer: deque[str](maxlen=OLD) for peer in links}
         self.over = False  # nobody is dialled any more
+        self.front: Front | None = None  # where those come in who dial us
         self.clock: Callable[[], float] = time.time
 
     # Dialling
@@ -125,23 +129,23 @@ class Meeting:
         try:
             peer = self._admitted(pem)
             link, hello = self._links[peer], await self._greeting(context)
-            if hello.boot in self._replaced:
+            if hello.boot in self._replaced[peer]:
                 raise RefusedError(f"{title(peer)}: a newer process has taken its place")
             if link.boot != hello.boot and peer in self._standing.talks:
                 self._standing.refused("it is connected already", peer)
                 await context.abort(grpc.StatusCode.ALREADY_EXISTS, "connected already")
             if link.boot not in ("", hello.boot):
-                self._replaced.add(link.boot)
+                self._replaced[peer].append(link.boot)
             proof = self.identity.prove(hello.challenge, self._run, peer)
             start = link.greeted(hello)
             answer = link.hello(self._boot, b"", self.identity.certificate, proof)
             if peer in self._standing.talks:
                 self._standing.talks[peer].hang_up()
-            await context.write(pack(answer))
-            await self._talk(link, context, start, lambda: self._admitted(pem))
+            with self._let_in(context):
+                await context.write(pack(answer))
+                await self._talk(link, context, start, lambda: self._admitted(pem))
         except RefusedError as problem:
-            self._standing.refused(str(problem))
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(problem))
+            await self._turn_away(context, problem)
         except (ConnectionError, asyncio.InvalidStateError, grpc.RpcError):
             return
 
@@ -150,10 +154,20 @@ class Meeting:
         (pem,) = context.auth_context()["x509_pem_cert"]
         try:
             self._admitted(pem)
+            with self._let_in(context):
+                return SECONDS.pack(self.clock())
         except RefusedError as problem:
-            self._standing.refused(str(problem))
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(problem))
-        return SECONDS.pack(self.clock())
+            await self._turn_away(context, problem)
+            raise
+
+    def _let_in(self, context: Any) -> AbstractContextManager[None]:
+        assert self.front is not None
+        return self.front.let_in(context.peer())
+
+    async def _turn_away(self, context: Any, problem: RefusedError) -> None:
+        assert self.front is not None
+        self._standing.refused(str(problem), address=self.front.address(context.peer()))
+        await context.abort(grpc.StatusCode.PERMISSION_DENIED, shortened(str(problem)))
 
     def _admitted(self, pem: bytes) -> Party:
         assert self._door is not None
@@ -188,6 +202,7 @@ class Meeting:
 
     def _left(self, link: Link, why: str) -> None:
         del self._standing.talks[link.peer]
+        link.drop()
         self._standing.note("left", peer=str(link.peer), meant=link.bye, why=why)
 
     def may_be_missing(self, link: Link) -> None:
