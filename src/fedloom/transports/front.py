@@ -23,6 +23,7 @@ TLS = b"\x16"  # how a handshake begins
 PATIENCE = 10.0  # seconds in which one must be let in
 CHUNK = 1 << 18
 BACKLOG = 1024
+EVERYWHERE = ("", "0.0.0.0", "::")
 OWN, EACH = 128, 3  # file handles: of all else; of a connection that is handed on
 SILENT, SPEAKING = 512, 128  # strangers: before and after their first byte
 AT_ONCE = struct.pack("ii", 1, 0)  # SO_LINGER: nothing is kept for those who are cut off
@@ -92,6 +93,9 @@ class Strangers:
         self._room, self._count = room, 0
         self._at: defaultdict[str, dict[Visitor, None]] = defaultdict(dict)
 
+    def __len__(self) -> int:
+        return self._count
+
     def enter(self, visitor: Visitor) -> None:
         if self._count >= self._room:
             crowd = max(self._at.values(), key=len)
@@ -114,21 +118,29 @@ class Front:
     """At one address; `inner` is gRPC's port."""
 
     def __init__(self, bind: str, inner: int, limits: Limits, refused: Refused):
-        self._listener = _listening(bind)
-        self.port: int = self._listener.getsockname()[1]
+        self._listeners = _listening(bind)
+        self.port: int = self._listeners[0].getsockname()[1]
         self._inner, self._refused = ("127.0.0.1", inner), refused
         self._strangers = {False: Strangers(limits.silent), True: Strangers(limits.speaking)}
         self._visitors: dict[str, Visitor] = {}  # by what gRPC calls them
         self._tasks: set[asyncio.Task[None]] = set()
 
     def open(self) -> None:
-        self._keep(asyncio.get_running_loop().create_task(self._accept()))
+        loop = asyncio.get_running_loop()
+        for listener in self._listeners:
+            self._keep(loop.create_task(self._accept(listener)))
 
     async def close(self) -> None:
         for task in [*self._tasks]:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._listener.close()
+        for listener in self._listeners:
+            listener.close()
+
+    @property
+    def strangers(self) -> int:
+        """How many are here."""
+        return sum(len(each) for each in self._strangers.values())
 
     def address(self, peer: str) -> str | None:
         """Where somebody is whom gRPC calls so."""
@@ -136,15 +148,15 @@ class Front:
         return None if visitor is None else visitor.address
 
     @contextmanager
-    def let_in(self, peer: str) -> Iterator[None]:
-        """Whom gRPC calls so is no stranger meanwhile."""
+    def let_in(self, peer: str) -> Iterator[str]:
+        """Whom gRPC calls so is no stranger meanwhile; its address."""
         visitor = self._visitors.get(peer)
         if visitor is None or visitor.why is not None:
             raise RefusedError("it did not come through the front, or has been cut off")
         self._set_free(visitor)
         visitor.was_let_in = True
         try:
-            yield
+            yield visitor.address
         finally:
             if self._visitors.get(peer) is visitor:
                 self._suspect(visitor)
@@ -162,15 +174,15 @@ class Front:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _accept(self) -> None:
+    async def _accept(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                outer, (address, *_) = await loop.sock_accept(self._listener)
+                outer, (address, *_) = await loop.sock_accept(listener)
             except OSError:  # it has left already; or there is no file handle
                 await asyncio.sleep(0.05)
                 continue
-            visitor = Visitor(address)
+            visitor = Visitor(address.removeprefix("::ffff:"))
             visitor.task = loop.create_task(self._serve(outer, visitor))
             self._keep(visitor.task)
             self._suspect(visitor)
@@ -239,19 +251,29 @@ async def _pass_on(source: socket.socket, to: socket.socket) -> None:
             to.shutdown(socket.SHUT_WR)
 
 
-def _listening(bind: str) -> socket.socket:
-    """A socket that listens at HOST:PORT."""
+def _listening(bind: str) -> list[socket.socket]:
+    """Sockets that listen at HOST:PORT, at every address of the host that is here."""
     host, _, port = bind.rpartition(":")
     host = host.strip("[]")
+    made: list[socket.socket] = []
+    problem: Exception | None = None
     try:
-        family, *_, address = socket.getaddrinfo(
-            host or None, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        both = family == socket.AF_INET6 and host in ("", "::") and socket.has_dualstack_ipv6()
-        made = socket.create_server(
-            address[:2], family=family, backlog=BACKLOG, dualstack_ipv6=both
-        )
-    except (OSError, ValueError) as problem:
-        raise RefusedError(f"cannot listen on {bind}: {problem}") from None
+        if host in EVERYWHERE and socket.has_dualstack_ipv6():
+            return [_socket(socket.AF_INET6, ("::", int(port)), dualstack=True)]
+        found = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
+    except (OSError, ValueError) as why:
+        raise RefusedError(f"cannot listen on {bind}: {why}") from None
+    for family, name in sorted({(family, str(where[0])) for family, *_, where in found}):
+        try:
+            made.append(_socket(family, (name, int(port))))
+        except OSError as why:
+            problem = why
+    if not made:
+        raise RefusedError(f"cannot listen on {bind}: {problem}")
+    return made
+
+
+def _socket(family: int, address: tuple[str, int], dualstack: bool = False) -> socket.socket:
+    made = socket.create_server(address, family=family, backlog=BACKLOG, dualstack_ipv6=dualstack)
     made.setblocking(False)
     return made

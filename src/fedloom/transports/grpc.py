@@ -161,6 +161,11 @@ class GrpcTransport:
         return self._standing.refusals
 
     @property
+    def strangers(self) -> int:
+        """Connections that have not been let in."""
+        return 0 if self._meeting.front is None else self._meeting.front.strangers
+
+    @property
     def cause(self) -> str | None:
         """Why the run was stopped, if it was: the same at every party, once they have talked."""
         return self._standing.cause

@@ -141,9 +141,10 @@ class Meeting:
             answer = link.hello(self._boot, b"", self.identity.certificate, proof)
             if peer in self._standing.talks:
                 self._standing.talks[peer].hang_up()
-            with self._let_in(context):
+            with self._let_in(context) as address:
                 await context.write(pack(answer))
-                await self._talk(link, context, start, lambda: self._admitted(pem))
+                check = partial(self._admitted, pem)
+                await self._talk(link, context, start, check, address=address)
         except RefusedError as problem:
             await self._turn_away(context, problem)
         except (ConnectionError, asyncio.InvalidStateError, grpc.RpcError):
@@ -160,7 +161,7 @@ class Meeting:
             await self._turn_away(context, problem)
             raise
 
-    def _let_in(self, context: Any) -> AbstractContextManager[None]:
+    def _let_in(self, context: Any) -> AbstractContextManager[str]:
         assert self.front is not None
         return self.front.let_in(context.peer())
 
@@ -179,7 +180,12 @@ class Meeting:
     # Both
 
     async def _talk(
-        self, link: Link, stream: Stream, start: Key, check: Callable[[], object]
+        self,
+        link: Link,
+        stream: Stream,
+        start: Key,
+        check: Callable[[], object],
+        **where: str | None,
     ) -> None:
         standing, peer = self._standing, link.peer
         talk = Talk(standing, link, stream, start, check)
@@ -187,13 +193,13 @@ class Meeting:
             self._left(link, "its next connection is here")
         standing.talks[peer] = talk
         standing.mailbox.back(peer)
-        standing.note("joined", peer=str(peer), beat=talk.beat)
+        standing.note("joined", peer=str(peer), beat=talk.beat, **where)
         why = "ended here"
         try:
             await talk.run()
             why = "goodbye"
         except (ConnectionError, RefusedError, grpc.RpcError) as problem:
-            why = str(problem) or type(problem).__name__
+            why = _said(problem)
             raise
         finally:
             if standing.talks.get(peer) is talk:
@@ -227,6 +233,12 @@ async def _why(call: Any, peer: Party, problem: Exception) -> Exception:
         if code != grpc.StatusCode.CANCELLED:  # by us, over the problem
             return ConnectionError(details or str(code))
     return ConnectionError(str(problem) or "hung up")
+
+
+def _said(problem: Exception) -> str:
+    """In a line of a log."""
+    details = getattr(problem, "details", None)  # of gRPC's, whose text is a page
+    return shortened(str(details() if details else problem) or type(problem).__name__)
 
 
 async def _status(call: Any) -> tuple[Any, str]:
