@@ -20,6 +20,7 @@ from .data.tables import read_tables
 from .engines.ranks import Ranks
 from .errors import DataError, InputError, SettingError
 from .federation.schedule import Drawn, Everyone, Recorded, Schedule
+from .files import read_secret
 from .models.task import Task
 from .rng import Secrets
 from .run import Run
@@ -68,8 +69,8 @@ def _placed(file: RunFile, cut: Cut | None) -> Federated:
 
 def _salt(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as problem:
+        return read_secret(path, "salt_file").decode("utf-8").strip()
+    except UnicodeDecodeError as problem:
         raise DataError(f"salt_file {path}: cannot be read ({problem})") from None
 
 

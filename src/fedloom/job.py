@@ -34,7 +34,7 @@ from .errors import (
     SettingError,
 )
 from .federation.messages import ABOUT
-from .files import LOCK, locked, telling, write_json, write_text
+from .files import LOCK, SHARED, locked, make_folder, write_json, write_text
 from .records.checkpoint import load_checkpoint, save_checkpoint
 from .records.manifest import Manifest
 from .records.record import Record, append_record, write_records
@@ -105,8 +105,7 @@ class Job:
         data = self._data()
         # everything is checked before anything is written
         parts = build_parts(self.file, data, self.ranks)
-        with telling(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder, SHARED)
         with locked(self.folder), self._interruptible():
             manifest = self._begin(data, parts)
             self._meet()
@@ -140,7 +139,7 @@ class Job:
         begun = Manifest.read(self.folder)
         if begun is not None:
             return begun
-        write_text(self.folder / "run.toml", self.file.to_toml())
+        write_text(self.folder / "run.toml", self.file.to_toml(), SHARED)
         if data.cut is not None:
             data.cut.save(self.folder / "partition.json")
         return Manifest.begun(self.file, data, list(parts), self.folder)
@@ -153,8 +152,7 @@ class Job:
 
     def _train(self, name: str, run: Run, main: bool) -> None:
         folder = self.folder_of(name, main)
-        with telling(folder):
-            folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder, SHARED)
         output = self.file.output
         events = folder / "tensorboard" if output.tensorboard else None
         label = f"{output.title or self.folder.name} {name}"
@@ -276,5 +274,6 @@ class Part:
             {**line._asdict(), "about": ABOUT.get(line.kind, ""), "messages": n, "bytes": size}
             for line, (n, size) in self.run.ledger.lines().items()
         ]
-        write_json(self.folder / "ledger.json", {"rounds": self.run.round, "lines": lines})
-        write_json(self.folder / "schedule.json", self.run.record.to_json())
+        told = {"rounds": self.run.round, "lines": lines}
+        write_json(self.folder / "ledger.json", told, SHARED)
+        write_json(self.folder / "schedule.json", self.run.record.to_json(), SHARED)

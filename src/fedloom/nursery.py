@@ -19,6 +19,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from .files import touch
+
 IMPORTED = ["cli.main", "build", "job", "algorithms", "parties.host", "parties.asking"]
 THREADS = "OMP_NUM_THREADS"
 
@@ -31,7 +33,7 @@ class Started:
         self, words: Sequence[str], env: Mapping[str, str], log: Path, session: bool = False
     ):
         self._words = ["fedloom", *words]
-        log.open("ab").close()  # if that cannot be, it is said here
+        touch(log)  # if that cannot be, it is said here
         given = list(words), dict(env), log, session
         self._process = _ways().Process(target=_run, args=given)
         with _another_program():

@@ -21,7 +21,7 @@ from typing import Any
 from .config.runfile import RunFile, override_key
 from .config.writing import inline
 from .errors import ExistsError, SettingError
-from .files import write_json, write_text
+from .files import SHARED, write_json, write_text
 from .nursery import Started
 from .records.manifest import Manifest
 from .records.metrics import smaller_is_better
@@ -88,10 +88,11 @@ class Sweep:
                 raise ExistsError(f"{self.folder} holds another sweep: name another folder (--out)")
         elif self.folder.exists() and any(self.folder.iterdir()):
             raise ExistsError(f"{self.folder} is not empty: name another folder (--out)")
-        write_json(saved, asked)
+        write_json(saved, asked, SHARED)
         for name, file in files.items():
             path = self.folder / "files" / f"{name}.toml"
-            write_text(path, file.replaced("output", folder=str(self.folder / name)).to_toml())
+            own = file.replaced("output", folder=str(self.folder / name))
+            write_text(path, own.to_toml(), SHARED)
         return {name: self.folder / name for name in files}
 
     def go(self, jobs: int, tell: Callable[[str, int], None]) -> dict[str, int]:

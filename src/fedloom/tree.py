@@ -6,10 +6,8 @@ model, a label that is absent) are carried along untouched.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -136,12 +134,27 @@ def named(tree: Tree) -> dict[str, Tensor]:
     return dict(zip(described(form)[0], tensors, strict=True))
 
 
-@lru_cache(512)
-def described(form: Form) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+def described(form: Form) -> tuple[list[str], list[Any]]:
     """The places of a form's tensors, as text, and what other leaves it has."""
-    found = pytree.tree_flatten_with_path(joined(form, itertools.repeat(torch.empty(0))))[0]
-    names = tuple(_place(path) for path, leaf in found if isinstance(leaf, Tensor))
-    return names, tuple(leaf for _, leaf in found if not isinstance(leaf, Tensor | None))
+    places: list[str] = []
+    others: list[Any] = []
+    _describe(form, "", places, others)
+    return places, others
+
+
+def _describe(form: Form, at: str, places: list[str], others: list[Any]) -> None:
+    if form is _HOLE:
+        places.append(at)
+        return
+    kind, names, parts = (None, form.leaf, None) if isinstance(form, _Itself) else form
+    if parts is None:
+        if names is not None:
+            others.append(names)
+        return
+    fields = names if kind is dict else getattr(kind, "_fields", range(len(parts)))
+    for field, part in zip(fields, parts, strict=True):
+        own = f".{field}" if hasattr(kind, "_fields") else f"[{field!r}]"
+        _describe(part, at + own, places, others)
 
 
 def filled(like: Tree, tensors: Mapping[str, Tensor]) -> Tree:

@@ -1,13 +1,19 @@
-"""A relay in front of a port that can cut connections, or swallow packets without a word."""
+"""A relay in front of a port that can cut connections, or swallow packets without a word; also as
+a firewall does with connections that have been quiet for too long."""
 
 import contextlib
 import selectors
 import socket
 import threading
+import time
 
 
 class Proxy:
-    def __init__(self, port):
+    """`idle`: seconds after which a quiet connection is forgotten; what comes then is swallowed
+    or, with `resets`, answered by a reset."""
+
+    def __init__(self, port, idle=float("inf"), resets=False):
+        self._idle, self._resets, self._last = idle, resets, {}
         self._to, self._pairs, self.swallowing, self._open = port, {}, False, True
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
@@ -37,6 +43,7 @@ class Proxy:
                         near.close()
                         continue
                     self._pairs |= {near: far, far: near}
+                    self._last[near] = self._last[far] = time.monotonic()
                     selector.register(near, selectors.EVENT_READ)
                     selector.register(far, selectors.EVENT_READ)
                 elif key.fileobj in self._pairs:
@@ -44,12 +51,20 @@ class Proxy:
         for one in [self._listener, *self._pairs]:
             one.close()
 
+    def _is_forgotten(self, near, far):
+        if self.swallowing or time.monotonic() - self._last[near] > self._idle:
+            return True  # for ever: the time stays
+        self._last[near] = self._last[far] = time.monotonic()
+        return False
+
     def _pass_on(self, selector, near):
         far = self._pairs[near]
         try:
             data = near.recv(1 << 16)
-            if data and not self.swallowing:
+            if data and not self._is_forgotten(near, far):
                 far.sendall(data)
+            elif data and self._resets:
+                data = b""
         except OSError:
             data = b""
         if not data:

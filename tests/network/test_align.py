@@ -63,6 +63,7 @@ def tables(folder, people=120):
 
 def run_text(folder, paths, **more):
     (folder / "salt").write_text(SALT)
+    (folder / "salt").chmod(0o600)
     given = {"id": "person", "label": "left", "goal": "binary", "ids": "hashed", **more}
     silos = {}
     for name, path in paths.items():

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections import Counter
 
 import grpc
 import pytest
@@ -11,6 +12,7 @@ from fedloom.engines.waits import Waits
 from fedloom.errors import AbortedError, LostError, RefusedError
 from fedloom.federation.topology import Client
 from fedloom.testing import placement, task
+from fedloom.transports.talk import Timing
 from fedloom.trust.allow import read_list, write_list
 from fedloom.trust.certificates import Authority
 
@@ -20,6 +22,7 @@ from .test_grpc import assert_same
 
 ALGORITHM = TDCD(local_steps=2, lr=0.2, batch=20)
 ONE = Client("ash", "1")
+TLS = "did not get through TLS"
 
 
 @pytest.fixture
@@ -121,18 +124,57 @@ def test_packets_that_vanish_are_noticed(keys, notes):
         proxy.close()
 
 
+@pytest.mark.parametrize("resets", [False, True], ids=["dropped", "reset"])
+def test_a_firewall_that_forgets_quiet_connections(keys, notes, resets):
+    """One that is quiet for half a beat is forgotten, and so is each that follows it: the link
+    beats oftener, and lives."""
+    wanted, proxies = right(4), []
+
+    class Through(Keys):
+        def address(self, party, port):
+            proxies.append(Proxy(port, idle=0.4, resets=resets))
+            return super().address(party, proxies[-1].port)
+
+    keys.__class__ = Through
+    transports = opened(keys, Timing(beat=0.8, silence=1.6, linger=5.0), notes)
+    joined(transports, notes)
+    for party, transport in transports.items():
+        if isinstance(party, Client):
+            transport.send = slowly(transport.send)
+    assert_same(live(transports, wanted, 4), wanted)
+    for proxy in proxies:
+        proxy.close()
+    lost = Counter(
+        (who, facts["peer"])
+        for who, event, facts in notes
+        if event == "left" and not facts["meant"]
+    )
+    assert lost
+    assert max(lost.values()) <= 4  # of eight quiet times, and more at first
+
+
+def slowly(send):
+    """A client computes for longer than the firewall remembers."""
+
+    def after_a_while(message):
+        time.sleep(0.6)
+        send(message)
+
+    return after_a_while
+
+
 def strangers(keys):
-    """{what: (identity, why the hub says no; none where TLS itself does)}."""
+    """{what: (identity, why the hub says no, and whether TLS itself does)}."""
     other = Authority.new("ash", 30)
     keys.authorities["pine"] = other
     listed = read_list(keys.allow)
-    yield "a CA of the same name", ONE, keys.issue(ONE, by="pine"), None
+    yield "a CA of the same name", ONE, keys.issue(ONE, by="pine"), TLS
     keys.authorities["ash-again"] = keys.authorities["ash"]
     yield "not on the list", ONE, keys.issue(ONE, by="ash-again"), "not on the allow-list"
     yield "right CA, wrong silo", ONE, keys.issue(ONE, by="birch"), "not from the CA of ash"
     yield "another silo's client", Client("birch", "0"), None, "does not belong to hub ash"
     expired = keys.issue(ONE, days=-1)
-    yield "expired", ONE, expired, None
+    yield "expired", ONE, expired, TLS
     write_list(keys.allow, listed)
 
 
@@ -150,10 +192,10 @@ def test_strangers_are_refused_and_disturb_nobody(keys, notes):
             notes=rogue_notes,
             identity=identity or keys.made[party],
         )
-        if why is None:
+        until(lambda: any(why in told for told in refusals(notes, "ash")))  # noqa: B023
+        if why == TLS:
             until(lambda: any(event == "unreachable" for _, event, _ in rogue_notes))  # noqa: B023
         else:
-            until(lambda: any(why in told for told in refusals(notes, "ash")))  # noqa: B023
             with pytest.raises(RefusedError, match=why):
                 until(lambda: rogue.mailbox(rogue.me).check())  # noqa: B023
         assert not any(link.boot for link in rogue.links.values()), what
@@ -176,6 +218,7 @@ def test_no_certificate_no_connection(keys, notes):
             grpc.StatusCode.UNAVAILABLE,
             grpc.StatusCode.DEADLINE_EXCEEDED,
         )
+    until(lambda: any(TLS in told for told in refusals(notes, "ash")))
     close_all(transports)
 
 

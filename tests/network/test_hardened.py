@@ -1,14 +1,16 @@
 """What a party refuses though it is well-formed, and how parties settle what happened."""
 
+import gc
 import threading
 import time
+import tracemalloc
 
 import pytest
 import torch
 
 from fedloom.errors import AbortedError, FrameError, NotFiniteError
 from fedloom.federation.messages import Key, Message
-from fedloom.federation.permits import Bounds
+from fedloom.federation.permits import Bounds, Permits, way
 from fedloom.federation.topology import Client, Topology
 from fedloom.transports import base, wire
 from fedloom.transports.base import Mailbox
@@ -58,6 +60,36 @@ def test_numbers_out_of_range_neither_leave_nor_come_in(bad):
     with pytest.raises(FrameError, match="in update from client ash/1"):
         into.receive(wire.encode(message, RUN))
     assert mailbox.held(ONE) == 0
+
+
+def refused_frame(number):
+    """With many tensors, whose names, shapes and text nobody has seen before."""
+    payload = {f"{number} {place}": torch.zeros(1 + place % 3) for place in range(2000)}
+    message = Message(Key(0, 1), "update" + "!" * number, ONE, "ash", payload)
+    return wire.encode(message, RUN)
+
+
+@pytest.mark.parametrize("kind", ["update", "update!!!!"], ids=["of another form", "not agreed on"])
+def test_refused_frames_leave_nothing_behind(kind):
+    """Of what a member sends, and a hub does not take, at most 1 MiB is kept in all."""
+    permits = Permits({way(kind, ONE, "ash"): frozenset()})
+    into = Link("ash", ONE, RUN, Mailbox("ash"), permits=permits)
+    frames = [refused_frame(number) for number in range(24)]
+
+    def receive(some):
+        for frame in some:
+            with pytest.raises(FrameError):
+                into.receive(frame)
+        gc.collect()
+
+    receive(frames[:4])
+    tracemalloc.start()
+    try:
+        receive(frames[4:])
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 1 << 20
 
 
 def test_a_norm_out_of_range_neither_leaves_nor_comes_in():

@@ -4,8 +4,10 @@ proxy (test_disturbed.py) is all there is."""
 
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from contextlib import ExitStack
 from datetime import UTC, datetime
 
@@ -16,11 +18,27 @@ from fedloom.errors import LostError
 from fedloom.federation.topology import Client
 from fedloom.parties.rehearsal import Rehearsal
 
-from .test_processes import QUICK, RUN, SLOW, begin, reach
-from .test_quorum import events, until
+from .test_processes import ONE, QUICK, RUN, SLOW, begin, reach
+from .test_quorum import events, places, until
 
 SIDES = {"a": ("west", "10.77.0.1"), "b": ("east", "10.77.0.2")}
+SLOW_TIMES = 6
 NOBODY = "02:00:00:00:00:99"
+FORGETFUL = """
+table ip firewall {
+  ct timeout short { protocol tcp; l3proto ip; policy = { established: 1 }; }
+  chain from { type filter hook prerouting priority mangle; ct timeout set "short"; }
+  chain to { type filter hook output priority mangle; ct timeout set "short"; }
+  chain judging {
+    ct state established accept
+    tcp flags & (fin | syn | rst | ack) == syn accept
+    tcp flags & rst == rst accept
+    meta l4proto tcp WHAT
+  }
+  chain in { type filter hook input priority filter; iifname "west" jump judging; }
+  chain out { type filter hook output priority filter; oifname "west" jump judging; }
+}
+"""
 
 
 class Cable:
@@ -54,6 +72,13 @@ class Cable:
 
     def at(self, silo, *words):
         subprocess.run([*self.enter[silo], "ip", *words], check=True, capture_output=True)
+
+    def forget(self, what):
+        """A firewall at a's end that forgets a connection once it has been quiet for a second:
+        what comes then is dropped, or answered by a reset."""
+        words = {"dropped": "drop", "reset": "reject with tcp reset"}
+        rules = FORGETFUL.replace("WHAT", words[what]).encode()
+        subprocess.run([*self.enter["a"], "nft", "-f", "-"], input=rules, check=True)
 
     def cut(self):
         """Packets go to a card that nobody has; nobody is told."""
@@ -107,8 +132,8 @@ def apart(tmp_path):
         except (OSError, subprocess.CalledProcessError) as problem:
             pytest.skip(f"this machine permits no network namespaces: {problem}")
 
-        def make(**waits):
-            one = Apart(RunFile.parse(RUN), tmp_path / "r", {**QUICK, **waits})
+        def make(text=RUN, **waits):
+            one = Apart(RunFile.parse(text), tmp_path / "r", {**QUICK, **waits})
             one.cable = cable
             stack.callback(one.stop)
             return one
@@ -140,6 +165,31 @@ def test_packets_that_vanish_for_a_while_change_nothing(apart):
     one.cable.mend()
     one.wait(SLOW)
     assert one.compare(run, 0.0).is_equal
+
+
+@pytest.mark.parametrize("what", ["dropped", pytest.param("reset", marks=pytest.mark.slow)])
+def test_a_firewall_that_forgets_quiet_connections(apart, what):
+    """Hubs have nothing to say while a client is slow, and beat every two seconds: after one, the
+    firewall has forgotten their connection. It is noticed by silence (2 s); the next one beats
+    oftener, and is remembered."""
+    one = apart(RUN.replace("150", "300"), beat=2.0)
+    try:
+        one.cable.forget(what)
+    except (OSError, subprocess.CalledProcessError) as problem:
+        pytest.skip(f"no firewall here (nft, conntrack): {problem}")
+    run = begin(one)
+    reach(one, "a", 20)
+    for _ in range(SLOW_TIMES):
+        one.processes[ONE].send_signal(signal.SIGSTOP)
+        time.sleep(2.5)  # as long as it takes to be forgotten
+        one.processes[ONE].send_signal(signal.SIGCONT)
+        rounds = len(places(one, "a", "round"))
+        until(lambda: len(places(one, "a", "round")) > rounds)  # noqa: B023
+    one.wait(SLOW)
+    assert one.compare(run, 0.0).is_equal
+    for hub, other in (("a", "b"), ("b", "a")):
+        lost = places(one, hub, "left", peer=other, meant=False)
+        assert 1 <= len(lost) <= SLOW_TIMES / 2
 
 
 @pytest.mark.slow

@@ -87,15 +87,14 @@ def add(verbs: common.Verbs) -> None:
 
 @common.of_network
 def act_align(chosen: argparse.Namespace) -> None:
-    from ..files import telling
+    from ..files import own_folder
     from ..parties.align import Aligning
     from ..parties.log import Log
     from ..parties.partyfile import PartyFile
 
     own = PartyFile.read(chosen.party)
     folder = Path(own.party.folder)
-    with telling(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+    own_folder(folder)
     log = Log(folder, own.me, _nothing if chosen.quiet else _say)
     made = Aligning(RunFile.read(chosen.file, chosen.set), own, log).go()
     if not chosen.quiet:

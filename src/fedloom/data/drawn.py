@@ -20,7 +20,7 @@ import torch
 
 from ..errors import DataError, InputError, reason
 from ..federation.topology import Topology
-from ..files import write_text
+from ..files import SHARED, write_text
 from ..rng import Ints
 from . import vertical
 from .dataset import Dataset
@@ -104,7 +104,7 @@ class Cut:
             raise DataError(f"this is no cut ({reason(problem)})") from None
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        write_text(Path(path), json.dumps(self.to_json()) + "\n")
+        write_text(Path(path), json.dumps(self.to_json()) + "\n", SHARED)
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Cut:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..federation.topology import Client
-from ..files import write_bytes
+from ..files import SHARED, write_bytes
 from ..report import style
 from .explanation import Explanation, Line, Work
 from .lanes import Lane, Repeat, arrows, counted, lanes_of, place_of, repeats, shortened
@@ -41,7 +41,7 @@ def draw(explanation: Explanation, path: Path) -> None:
     sheet.legend(explanation, height - FOOT / 2)
     written = BytesIO()
     figure.savefig(written, format="png")
-    write_bytes(path, written.getvalue())
+    write_bytes(path, written.getvalue(), SHARED)
 
 
 class _Sheet:

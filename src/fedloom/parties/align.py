@@ -45,7 +45,7 @@ from ..errors import (
 )
 from ..federation.messages import Key, Message
 from ..federation.topology import SERVER, Client, Party, Topology, known_to, title
-from ..files import write_text
+from ..files import read_secret, write_text
 from ..transports.grpc import GrpcTransport
 from .agreement import Agreement
 from .align_messages import MOVES, Refused, go_ahead, packed, permits, unpacked
@@ -284,8 +284,8 @@ def topology_of(file: RunFile) -> Topology:
 def read_salt(path: Path) -> str:
     """The key that ids are hashed with."""
     try:
-        found = path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as problem:
+        found = read_secret(path, "salt").decode("utf-8").strip()
+    except UnicodeDecodeError as problem:
         raise DataError(f"salt {path}: cannot be read ({problem})") from None
     if len(found) < 16:
         raise SettingError("party.salt: at least 16 characters, that nobody else can guess")

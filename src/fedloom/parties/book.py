@@ -81,7 +81,7 @@ class Book:
             self._steps.tolist(),
             list(self._marks),
         )
-        write_bytes(self._path, msgspec.msgpack.encode(page), mode=0o600)
+        write_bytes(self._path, msgspec.msgpack.encode(page))
         self._is_new = False
 
     def spent(self) -> dict[str, Any]:

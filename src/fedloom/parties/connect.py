@@ -9,6 +9,7 @@ from pathlib import Path
 from ..errors import DataError, SettingError
 from ..federation.permits import Permits
 from ..federation.topology import SERVER, Client, Party, Topology, title
+from ..files import read_secret
 from ..transports.grpc import GrpcTransport
 from ..transports.secure import Address, Door, Identity
 from ..transports.talk import Note
@@ -27,10 +28,11 @@ class Connections:
     def transport(self, run: str, permits: Permits, note: Note) -> GrpcTransport:
         """For the run with this fingerprint; not opened yet."""
         own, (dials, expected) = self.own, peers(self.topology, self.own.me)
+        own.refuse_open_secrets()
         return GrpcTransport(
             own.me,
             run,
-            Identity(read(Path(own.keys.certificate)), read(Path(own.keys.key))),
+            self.identity,
             dials={peer: self.address(str(peer)) for peer in dials},
             door=self._door(tuple(expected)) if own.listen is not None else None,
             timing=own.waits.timing,
@@ -39,6 +41,11 @@ class Connections:
             bounds=own.limits.bounds,
             note=note,
         )
+
+    @property
+    def identity(self) -> Identity:
+        keys = self.own.keys
+        return Identity(read(Path(keys.certificate)), read_secret(Path(keys.key), "key"))
 
     def ca(self, name: str) -> Certificate:
         if name not in self.own.peers:

@@ -34,7 +34,7 @@ from ..errors import (
 from ..federation.placed import AtClients
 from ..federation.schedule import Schedule
 from ..federation.topology import SERVER, Client, Party, title
-from ..files import locked, telling, write_json
+from ..files import locked, own_folder, write_json
 from ..privacy import in_words
 from ..rng import Secrets
 from ..run import play
@@ -77,8 +77,7 @@ class Host:
         secrets = self.secrets()
         if self.memory.is_there and not resume:
             raise ExistsError(f"{self.folder} already holds a run: --resume, or another folder")
-        with telling(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
+        own_folder(self.folder)
         with locked(self.folder):
             transport = self.transport()
             fed = self._engine(transport, secrets)

@@ -10,42 +10,42 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from ..federation.topology import Party, title
-from ..files import append_line, telling
+from ..files import Appending
 
 AUDIT, LOG = "audit.jsonl", "log.jsonl"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Log:
     """Of one party, in its folder; `say` is for its terminal."""
 
     folder: Path
     me: Party
     say: Callable[[str], None]
+    _audit: Appending = field(init=False)
+    _log: Appending = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._audit, self._log = Appending(self.folder / AUDIT), Appending(self.folder / LOG)
 
     def note(self, event: str, **facts: Any) -> None:
         """Something that somebody may have to answer for."""
         line = self._line(event, facts)
-        append_line(self.folder / AUDIT, line)
-        self._follow(line)
+        self._audit.add(line)
+        self._log.add(line, durable=False)
 
     def tell(self, event: str, said: str, **facts: Any) -> None:
         """Something that happens all the time."""
-        self._follow(self._line(event, facts))
+        self._log.add(self._line(event, facts), durable=False)
         self.say(f"{title(self.me)}: {said}")
 
     def _line(self, event: str, facts: dict[str, Any]) -> str:
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         told = {"time": now, "party": str(self.me), "event": event, **facts}
         return json.dumps(told, ensure_ascii=False)
-
-    def _follow(self, line: str) -> None:
-        path = self.folder / LOG
-        with telling(path), path.open("ab") as file:
-            file.write(line.encode() + b"\n")

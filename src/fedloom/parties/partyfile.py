@@ -28,6 +28,7 @@ from ..engines.waits import Waits
 from ..errors import SettingError
 from ..federation.permits import Bounds
 from ..federation.topology import Client, Party
+from ..files import refuse_open
 from ..settings import BadKey, fields_of
 from ..transports.talk import Timing
 from ..trust.certificates import party_of
@@ -126,6 +127,13 @@ class PartyFile:
     @property
     def me(self) -> Party:
         return party_of(self.party.name)
+
+    def refuse_open_secrets(self) -> None:
+        """SettingError where others can read a key, a secret or a salt of this party."""
+        named = {"key": self.keys.key, "secret": self.party.secret, "salt": self.party.salt}
+        for what, path in named.items():
+            if path is not None and Path(path).exists():
+                refuse_open(Path(path), what)
 
     @staticmethod
     def read(path: Path) -> PartyFile:

@@ -21,7 +21,7 @@ from ..engines.waits import Waits
 from ..errors import AbortedError, DataError, ExistsError, LostError, SettingError
 from ..federation.schedule import Everyone
 from ..federation.topology import SERVER, Client, Party, title
-from ..files import locked, telling
+from ..files import locked, own_folder
 from ..viewer import FEW
 from .agreement import Agreement
 from .asking import Asked, foresee, permits
@@ -79,8 +79,7 @@ class Predicting:
         """To the end; at the one who asks, with scores on disk."""
         if self.question is not None and self.question.out.exists():
             raise ExistsError(f"{self.question.out} is there already: remove it, or name another")
-        with telling(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
+        own_folder(self.folder)
         with locked(self.folder):
             brought = self._brought()
             allowed = permits(

@@ -12,10 +12,10 @@ from typing import NamedTuple
 from ..config.runfile import RunFile
 from ..errors import FedLoomError
 from ..federation.topology import Client, title
-from ..transports.secure import Identity, clock_of
+from ..transports.secure import clock_of
 from ..trust.allow import read_list
 from ..trust.certificates import SKEW, Certificate, host_name
-from .connect import peers, read
+from .connect import peers
 from .host import Host
 from .partyfile import PartyFile
 
@@ -47,6 +47,7 @@ def preflight(file: RunFile, own: PartyFile) -> Iterator[Finding]:
         yield Finding("rows", True, f"{held} of {view.size} common rows, as agreed on")
     except FedLoomError as problem:
         yield Finding("rows", False, str(problem))
+    yield _private_files(host)
     yield from _certificates(host)
     yield _allowed(host)
     for peer in peers(host.agreement.topology, host.me)[0]:
@@ -63,6 +64,14 @@ def _secret(host: Host) -> Iterator[Finding]:
             yield Finding("secret", True, f"{host.own.party.secret}")
     except FedLoomError as problem:
         yield Finding("secret", False, str(problem))
+
+
+def _private_files(host: Host) -> Finding:
+    try:
+        host.own.refuse_open_secrets()
+    except FedLoomError as problem:
+        return Finding("private files", False, str(problem))
+    return Finding("private files", True, "key, secret and salt are this party's alone")
 
 
 def _certificates(host: Host) -> Iterator[Finding]:
@@ -126,9 +135,9 @@ def _reached(host: Host, peer: str) -> Finding:
 
 def _clock(host: Host, peer: str) -> Finding:
     """Whether a peer's clock is near ours: a certificate is valid by the clock of who reads it."""
-    what, keys = f"clock of {peer}", host.own.keys
-    own = Identity(read(Path(keys.certificate)), read(Path(keys.key)))
+    what = f"clock of {peer}"
     try:
+        own = host.links.identity
         ahead, unsure = clock_of(host.links.address(peer), own, SECONDS)
     except (FedLoomError, ConnectionError) as problem:
         return Finding(what, False, f"it does not tell the time: {problem}")

@@ -34,7 +34,7 @@ from ..errors import ExistsError, FedLoomError, LostError
 from ..federation.ledger import Ledger
 from ..federation.schedule import Recorded
 from ..federation.topology import SERVER, Client, Party, title
-from ..files import telling, write_json, write_text
+from ..files import SHARED, make_folder, write_json, write_text
 from ..nursery import Started
 from ..records.checkpoint import load_checkpoint
 from ..rng import Secrets
@@ -88,8 +88,7 @@ class Rehearsal:
         """Write every party's files; returns the reference run, trained unless `is_live`."""
         if self.folder.exists() and any(self.folder.iterdir()):
             raise ExistsError(f"{self.folder} is there already and is not empty: name another")
-        with telling(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         threads = self.file.engine.threads or 1
         torch.set_num_threads(threads)
         file = self.file.replaced("engine", name="reference", threads=threads)
@@ -101,7 +100,7 @@ class Rehearsal:
             run.fit(file.rounds)
             write_json(self.folder / "schedule.json", run.record.to_json())
             file = file.replaced("engine", schedule=str(self.folder / "schedule.json"))
-        write_text(self.folder / "run.toml", file.to_toml())
+        write_text(self.folder / "run.toml", file.to_toml(), SHARED)
         agreement = Agreement.of(file, Basis.of(run))
         agreement.write(self.folder / "agreement.json")
         self._write_parties(run, agreement)

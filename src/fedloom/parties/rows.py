@@ -30,7 +30,7 @@ def write_rows(path: Path, view: View) -> None:
         if y is not None:
             tensors[f"y/{client}"] = y
     contiguous = {name: value.contiguous().clone() for name, value in tensors.items()}
-    write_bytes(path, save(contiguous), mode=0o600)
+    write_bytes(path, save(contiguous))
 
 
 def preparation_beside(rows: Path) -> Path:

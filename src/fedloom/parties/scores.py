@@ -27,7 +27,7 @@ def write_scores(
     for one, mine, by in zip(ids, values, there.bool().tolist(), strict=True):
         who = [silo for silo, is_there in zip(silos, by, strict=True) if is_there]
         table.writerow([one, *(mine if who else [""] * len(mine)), "+".join(who)])
-    write_bytes(path, out.getvalue().encode(), mode=0o600)
+    write_bytes(path, out.getvalue().encode())
 
 
 def _readable(scores: Tensor, basis: Basis) -> tuple[list[str], list[list[str]]]:

@@ -8,16 +8,18 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from ..errors import DataError, SettingError
-from ..files import telling
+from ..errors import DataError, SettingError, WriteError
+from ..files import write_text
 from ..transports.grpc import GrpcTransport
 
 STATUS = "status.json"
+ASKING = 8  # at a time, of those who ask for metrics
 RECENT = 30  # rounds, for the rate
 
 
@@ -84,6 +86,7 @@ class Status:
             "absent": sorted(set(map(str, transport.links)) - set(present)),
             "awaited": sorted(map(str, transport.awaited)),
             "refused": transport.refusals,
+            "strangers": transport.strangers,
             "stopped": transport.cause,
             "links": {str(peer): dict(link.counts) for peer, link in transport.links.items()},
         }
@@ -91,10 +94,8 @@ class Status:
     def _work(self) -> None:
         while True:
             over = self._over.wait(1.0)
-            part = self._path.with_name(f".{STATUS}.part")
-            with telling(self._path):
-                part.write_text(json.dumps(self.now(), ensure_ascii=False), encoding="utf-8")
-                part.replace(self._path)
+            with suppress(WriteError):  # the next one may succeed; who saves a round says why not
+                write_text(self._path, json.dumps(self.now(), ensure_ascii=False), durable=False)
             if over:
                 return
 
@@ -120,10 +121,11 @@ def metrics_of(now: Mapping[str, Any]) -> Iterator[str]:
     here, awaited = set(now["present"]), set(now["awaited"])
     yield from _gauge("connected", "1: there is a link", [(w, int(p in here)) for p, w in peers])
     yield from _gauge("awaited", "1: waited for", [(w, int(p in awaited)) for p, w in peers])
-    for what in ("received", "on the wire", "refused", "repeated", "stale", "conflicting"):
+    for what in ("received", "on the wire", "refused", "repeated", "stale", "conflicting", "lost"):
         counts = [(words, now["links"][peer].get(what, 0)) for peer, words in peers]
         name = {"received": "received_bytes", "on the wire": "sent_bytes"}.get(what, what)
         yield from _gauge(f"{name}_total", f"by peer: {what}", counts, "counter")
+    yield from _gauge("strangers", "connections that are not let in", [(own, now["strangers"])])
     yield from _gauge("refusals_total", "of anybody", [(own, now["refused"])], "counter")
 
 
@@ -132,6 +134,28 @@ def _gauge(
 ) -> list[str]:
     lines = [f"# HELP fedloom_{name} {about}", f"# TYPE fedloom_{name} {kind}"]
     return lines + [f"fedloom_{name}{{{words}}} {value}" for words, value in values]
+
+
+class _Few(ThreadingHTTPServer):
+    """Answers so many at a time; others are hung up on."""
+
+    daemon_threads = True
+
+    def __init__(self, *given: Any):
+        self._places = threading.BoundedSemaphore(ASKING)
+        super().__init__(*given)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._places.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
 
 
 def _serving(address: str, status: Status) -> ThreadingHTTPServer:
@@ -154,9 +178,8 @@ def _serving(address: str, status: Status) -> ThreadingHTTPServer:
 
     host, _, port = address.rpartition(":")
     try:
-        server = ThreadingHTTPServer((host.strip("[]"), int(port)), Handler)
+        server = _Few((host.strip("[]"), int(port)), Handler)
     except (OSError, ValueError) as problem:
         raise SettingError(f"metrics: cannot listen on {address} ({problem})") from None
-    server.daemon_threads = True
     threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
     return server

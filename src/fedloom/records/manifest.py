@@ -16,7 +16,7 @@ from typing import Any
 from ..config.runfile import RunFile
 from ..data.federated import Federated
 from ..errors import DataError
-from ..files import write_json
+from ..files import SHARED, write_json
 
 NAME = "manifest.json"
 PACKAGES = ("fedloom", "torch", "numpy", "scikit-learn", "pyarrow", "safetensors")
@@ -79,7 +79,7 @@ class Manifest:
         return Manifest({**self.values, **values})._written(folder)
 
     def _written(self, folder: Path) -> Manifest:
-        write_json(folder / NAME, self.values)
+        write_json(folder / NAME, self.values, SHARED)
         return self
 
 

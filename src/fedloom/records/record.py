@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DataError
-from ..files import append_line, write_text
+from ..files import SHARED, append_line, write_text
 from .metrics import Metrics
 
 
@@ -59,11 +59,11 @@ def grew(records: Sequence[Record]) -> bool:
 
 
 def append_record(path: Path, record: Record) -> None:
-    append_line(path, json.dumps(record.to_json()))
+    append_line(path, json.dumps(record.to_json()), SHARED)
 
 
 def write_records(path: Path, records: Iterable[Record]) -> None:
-    write_text(path, "".join(json.dumps(record.to_json()) + "\n" for record in records))
+    write_text(path, "".join(json.dumps(record.to_json()) + "\n" for record in records), SHARED)
 
 
 def read_records(path: Path) -> list[Record]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ExistsError
-from ..files import write_json
+from ..files import SHARED, write_json
 from .conduct import Conduct, check
 from .experiment import Experiment, names
 from .figure import figure
@@ -166,7 +166,9 @@ def _take(result: Result, path: Path) -> str:
     lines, drawn = conduct.lines(), DOCS / "results" / f"{called}.png"
     if len(lines) == len(experiment.settings):
         kept = {key: result[key] for key in ("device", "created", "commit")}
-        write_json(STORED / f"{called}.json", judged(conduct, lines, result["finished"]) | kept)
+        write_json(
+            STORED / f"{called}.json", judged(conduct, lines, result["finished"]) | kept, SHARED
+        )
         figure(experiment, lines, drawn)
     else:
         shutil.copy(path, STORED / f"{called}.json")

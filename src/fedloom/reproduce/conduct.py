@@ -22,7 +22,7 @@ from typing import Any
 
 from ..config.runfile import RunFile
 from ..errors import ExistsError, InterruptedRun, NotFiniteError
-from ..files import write_text
+from ..files import SHARED, write_text
 from ..job import CHECKPOINT, Job, Watcher
 from ..records.record import read_records
 from ..sweep import by_point, is_finished
@@ -234,7 +234,7 @@ class Conduct:
         try:
             watch.job.go()
         except NotFiniteError as problem:
-            write_text(one.folder / DIVERGED, f"{problem}\n")
+            write_text(one.folder / DIVERGED, f"{problem}\n", SHARED)
         except InterruptedRun:
             if not watch.over:
                 raise InterruptedRun("stopped; the same command goes on from here") from None

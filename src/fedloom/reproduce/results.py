@@ -15,7 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from ..files import write_json, write_text
+from ..files import SHARED, write_json, write_text
 from ..records.manifest import Manifest, commit
 from .conduct import Conduct, One, rows_per_second, seconds
 from .experiment import Experiment
@@ -32,9 +32,9 @@ def conclude(conduct: Conduct, finished: bool) -> Result | None:
     if len(lines) < len(experiment.settings):
         return None
     result = judged(conduct, lines, finished)
-    write_text(conduct.folder / "curves.csv", as_csv(lines))
+    write_text(conduct.folder / "curves.csv", as_csv(lines), SHARED)
     figure(experiment, lines, conduct.folder / "figure.png")
-    write_json(conduct.folder / "result.json", result)
+    write_json(conduct.folder / "result.json", result, SHARED)
     return result
 
 

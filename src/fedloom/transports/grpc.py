@@ -24,9 +24,10 @@ from ..federation.permits import Bounds, Permits
 from ..federation.topology import Client, Party, title
 from . import wire
 from .base import Mailbox
+from .front import Front, Limits
 from .link import Link
 from .meeting import Meeting
-from .secure import Address, Door, Identity, server_at
+from .secure import Address, Door, Identity, server_for
 from .talk import Note, Standing, Timing
 
 
@@ -160,6 +161,11 @@ class GrpcTransport:
         return self._standing.refusals
 
     @property
+    def strangers(self) -> int:
+        """Connections that have not been let in."""
+        return 0 if self._meeting.front is None else self._meeting.front.strangers
+
+    @property
     def cause(self) -> str | None:
         """Why the run was stopped, if it was: the same at every party, once they have talked."""
         return self._standing.cause
@@ -180,6 +186,8 @@ class GrpcTransport:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._server is not None:
             await self._server.stop(0.5)
+        if self._meeting.front is not None:
+            await self._meeting.front.close()
 
     def _is_done(self, link: Link, waited: float) -> bool:
         """Both have said goodbye; or the other is not there to hear why the run was stopped."""
@@ -190,14 +198,18 @@ class GrpcTransport:
         return (link.bye and not here) or waited > patience
 
     async def _listen(self, door: Door) -> None:
+        meeting, standing = self._meeting, self._standing
+        limits = Limits.beside(len(door.expected))
+        self._server, inner = server_for(
+            door, self._identity, standing.timing, meeting.answer, meeting.tell_time
+        )
         try:
-            told = self._meeting.answer, self._meeting.tell_time
-            self._server, self.port = server_at(door, self._identity, self._standing.timing, *told)
-        except RuntimeError as problem:
-            raise RefusedError(
-                f"{title(self.me)} cannot listen on {door.bind}: {problem}"
-            ) from None
+            front = Front(door.bind, inner, limits, standing.refused_at)
+        except RefusedError as problem:
+            raise RefusedError(f"{title(self.me)} {problem}") from None
         await self._server.start()
+        front.open()
+        meeting.front, self.port = front, front.port
 
 
 @cache

@@ -12,9 +12,9 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from msgspec import MsgspecError, Struct, msgpack
+from msgspec import Meta, MsgspecError, Struct, msgpack
 
 from ..errors import FrameError, NotFiniteError, RefusedError
 from ..federation.messages import AT_THE_END, Key, Message
@@ -33,13 +33,13 @@ class Hello(Struct, tag=True, forbid_unknown_fields=True):
     round that the other is in. `at`: the round of the last message sent to the other. Who dials
     sends a `challenge`; who answers, its certificate and a proof that it has its key."""
 
-    run: str
-    boot: str
+    run: Annotated[str, Meta(max_length=64)]
+    boot: Annotated[str, Meta(max_length=64)]
     wants: tuple[int, int] | None
     at: int
-    challenge: bytes = b""
-    certificate: bytes = b""
-    proof: bytes = b""
+    challenge: Annotated[bytes, Meta(max_length=64)] = b""
+    certificate: Annotated[bytes, Meta(max_length=1 << 14)] = b""
+    proof: Annotated[bytes, Meta(max_length=1 << 10)] = b""
 
 
 class Part(Struct, tag=True, forbid_unknown_fields=True):
@@ -110,8 +110,7 @@ class Link:
         self._dropped = NOTHING  # the last key that is no longer kept
         self._began = -1  # the round that this process began with
         self._digests: dict[Key, bytes] = {}
-        self._frame = bytearray()
-        self._filled = 0
+        self._frame, self._size = bytearray(), 0  # what has come of one, and how long it will be
         self.got = NOTHING  # the last key that came
         self.acknowledged = NOTHING  # the last key that the peer has
         self.boot = ""  # of the peer's process
@@ -197,8 +196,10 @@ class Link:
                 f"{title(self.peer)} wants to hear on from {first}; {title(self.me)} keeps what "
                 f"came after {self._dropped}"
             )
+        if hello.boot == self.boot and not self.bye:
+            self.counts["lost"] += 1  # a connection, and no process: both are still here
         self.boot, self.at, self.acknowledged = hello.boot, hello.at, first
-        self._frame, self._filled = bytearray(), 0
+        self.drop()
         self.meetings += 1
         return first
 
@@ -208,19 +209,22 @@ class Link:
         """A frame, when it is whole."""
         if part.left < 0 or not part.data:
             raise FrameError(f"{title(self.peer)} sent a piece of nothing")
-        size = self._filled + len(part.data) + part.left
-        if not self._filled:
-            if size > self._cap:
-                raise FrameError(f"{title(self.peer)} announced {size} bytes; refused")
-            self._frame = bytearray(size)
-        if size != len(self._frame):
+        size = len(self._frame) + len(part.data) + part.left
+        if size > self._cap:
+            raise FrameError(f"{title(self.peer)} announced {size} bytes; refused")
+        if self._frame and size != self._size:
             raise FrameError(f"{title(self.peer)} sent pieces that do not fit together")
-        memoryview(self._frame)[self._filled : self._filled + len(part.data)] = part.data
-        self._filled += len(part.data)
+        self._size = size
+        self._frame += part.data
         if part.left:
             return None
-        whole, self._frame, self._filled = self._frame, bytearray(), 0
+        whole = self._frame
+        self.drop()
         return whole
+
+    def drop(self) -> None:
+        """What has come of a frame: the rest will not."""
+        self._frame = bytearray()
 
     def receive(self, frame: bytes | bytearray) -> None:
         """Into the mailbox, once; also where a broken connection's last frame is still being read

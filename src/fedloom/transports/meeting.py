@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Any
 
@@ -15,10 +16,13 @@ import grpc
 from ..errors import RefusedError
 from ..federation.messages import Key
 from ..federation.topology import Client, Party, title
+from .front import Front
 from .link import Hello, Link, pack
 from .secure import METHOD, SECONDS, Address, Door, Identity, channel_to, is_proved
-from .talk import Standing, Stream, Talk, next_packet
+from .talk import Standing, Stream, Talk, next_packet, shortened
 
+OLD = 100  # processes of a peer, known by their boots, that newer ones took the place of
+UNUSABLE = ConnectionError, grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError
 FINAL = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION)
 
 
@@ -39,8 +43,9 @@ class Meeting:
         self._links, self._standing = links, standing
         self._dials, self._door = dials, door
         self._boot = secrets.token_hex(8)
-        self._replaced: set[str] = set()  # boots of processes that others took the place of
+        self._replaced = {peer: deque[str](maxlen=OLD) for peer in links}
         self.over = False  # nobody is dialled any more
+        self.front: Front | None = None  # where those come in who dial us
         self.clock: Callable[[], float] = time.time
 
     # Dialling
@@ -77,8 +82,8 @@ class Meeting:
                 await self._talk(link, call, link.greeted(hello), check)
                 await call.done_writing()
                 await asyncio.wait_for(call.code(), 1.0)
-            except (ConnectionError, grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError):
-                raise await _why(call, peer) from None
+            except UNUSABLE as problem:
+                raise await _why(call, peer, problem) from None
             except TimeoutError:
                 return
             finally:
@@ -124,23 +129,24 @@ class Meeting:
         try:
             peer = self._admitted(pem)
             link, hello = self._links[peer], await self._greeting(context)
-            if hello.boot in self._replaced:
+            if hello.boot in self._replaced[peer]:
                 raise RefusedError(f"{title(peer)}: a newer process has taken its place")
             if link.boot != hello.boot and peer in self._standing.talks:
                 self._standing.refused("it is connected already", peer)
                 await context.abort(grpc.StatusCode.ALREADY_EXISTS, "connected already")
             if link.boot not in ("", hello.boot):
-                self._replaced.add(link.boot)
+                self._replaced[peer].append(link.boot)
             proof = self.identity.prove(hello.challenge, self._run, peer)
             start = link.greeted(hello)
             answer = link.hello(self._boot, b"", self.identity.certificate, proof)
             if peer in self._standing.talks:
                 self._standing.talks[peer].hang_up()
-            await context.write(pack(answer))
-            await self._talk(link, context, start, lambda: self._admitted(pem))
+            with self._let_in(context) as address:
+                await context.write(pack(answer))
+                check = partial(self._admitted, pem)
+                await self._talk(link, context, start, check, address=address)
         except RefusedError as problem:
-            self._standing.refused(str(problem))
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(problem))
+            await self._turn_away(context, problem)
         except (ConnectionError, asyncio.InvalidStateError, grpc.RpcError):
             return
 
@@ -149,10 +155,20 @@ class Meeting:
         (pem,) = context.auth_context()["x509_pem_cert"]
         try:
             self._admitted(pem)
+            with self._let_in(context):
+                return SECONDS.pack(self.clock())
         except RefusedError as problem:
-            self._standing.refused(str(problem))
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(problem))
-        return SECONDS.pack(self.clock())
+            await self._turn_away(context, problem)
+            raise
+
+    def _let_in(self, context: Any) -> AbstractContextManager[str]:
+        assert self.front is not None
+        return self.front.let_in(context.peer())
+
+    async def _turn_away(self, context: Any, problem: RefusedError) -> None:
+        assert self.front is not None
+        self._standing.refused(str(problem), address=self.front.address(context.peer()))
+        await context.abort(grpc.StatusCode.PERMISSION_DENIED, shortened(str(problem)))
 
     def _admitted(self, pem: bytes) -> Party:
         assert self._door is not None
@@ -164,20 +180,36 @@ class Meeting:
     # Both
 
     async def _talk(
-        self, link: Link, stream: Stream, start: Key, check: Callable[[], object]
+        self,
+        link: Link,
+        stream: Stream,
+        start: Key,
+        check: Callable[[], object],
+        **where: str | None,
     ) -> None:
         standing, peer = self._standing, link.peer
         talk = Talk(standing, link, stream, start, check)
+        if peer in standing.talks:
+            self._left(link, "its next connection is here")
         standing.talks[peer] = talk
         standing.mailbox.back(peer)
-        standing.note("joined", peer=str(peer))
+        standing.note("joined", peer=str(peer), beat=talk.beat, **where)
+        why = "ended here"
         try:
             await talk.run()
+            why = "goodbye"
+        except (ConnectionError, RefusedError, grpc.RpcError) as problem:
+            why = _said(problem)
+            raise
         finally:
             if standing.talks.get(peer) is talk:
-                del standing.talks[peer]
-                standing.note("left", peer=str(peer), meant=link.bye)
+                self._left(link, why)
                 self.may_be_missing(link)
+
+    def _left(self, link: Link, why: str) -> None:
+        del self._standing.talks[link.peer]
+        link.drop()
+        self._standing.note("left", peer=str(link.peer), meant=link.bye, why=why)
 
     def may_be_missing(self, link: Link) -> None:
         """There is no connection: after some time, a client counts as gone."""
@@ -192,14 +224,21 @@ class Meeting:
             self._standing.mailbox.gone(peer)
 
 
-async def _why(call: Any, peer: Party) -> Exception:
-    """Why a call ended before its time."""
+async def _why(call: Any, peer: Party, problem: Exception) -> Exception:
+    """Why a call ended before its time: what the other says, or what went wrong here."""
     with suppress(TimeoutError):
         code, details = await asyncio.wait_for(_status(call), 1.0)
         if code in FINAL:
             return RefusedError(f"{title(peer)} refused: {details}")
-        return ConnectionError(details or str(code))
-    return ConnectionError("hung up")
+        if code != grpc.StatusCode.CANCELLED:  # by us, over the problem
+            return ConnectionError(details or str(code))
+    return ConnectionError(str(problem) or "hung up")
+
+
+def _said(problem: Exception) -> str:
+    """In a line of a log."""
+    details = getattr(problem, "details", None)  # of gRPC's, whose text is a page
+    return shortened(str(details() if details else problem) or type(problem).__name__)
 
 
 async def _status(call: Any) -> tuple[Any, str]:

@@ -17,12 +17,19 @@ from cryptography.x509 import load_pem_x509_certificate
 
 from ..errors import RefusedError
 from ..federation.topology import Party
+from .front import PATIENCE
 from .link import CHUNK
 from .talk import Timing
 
 METHOD = "/fedloom.Federation/Talk"
 TIME = "/fedloom.Federation/Time"
 SECONDS = struct.Struct(">d")  # since 1970
+STREAMS = 4  # at once, on a connection; a talk is one
+OF_SERVERS = [
+    ("grpc.server_handshake_timeout_ms", int(1000 * PATIENCE)),
+    ("grpc.max_concurrent_streams", STREAMS),
+    ("grpc.http2.max_ping_strikes", 0),  # pings of a member that this process kept waiting
+]
 ASKED = 3  # times: the shortest way there and back tells most
 
 
@@ -119,16 +126,16 @@ def _difference(ask: Any, within: float) -> Difference:
     return Difference(theirs - before - half, half)
 
 
-def server_at(
+def server_for(
     door: Door, own: Identity, timing: Timing, answer: Any, tell_time: Any
 ) -> tuple[Any, int]:
-    """A server and its port; `answer` and `tell_time` are called for whoever has a certificate of
-    one of the CAs."""
-    server = grpc.aio.server(options=_options(timing))
+    """A server on this machine only, behind a front, and its port; `answer` and `tell_time` are
+    called for whoever has a certificate of one of the CAs."""
+    server = grpc.aio.server(options=[*_options(timing), *OF_SERVERS])
     server.add_generic_rpc_handlers((_Handler(answer, tell_time),))
     pair = (own.key, own.certificate)
     secure = grpc.ssl_server_credentials([pair], door.cas, require_client_auth=True)
-    return server, server.add_secure_port(door.bind, secure)
+    return server, server.add_secure_port("127.0.0.1:0", secure)
 
 
 class _Handler(grpc.GenericRpcHandler):

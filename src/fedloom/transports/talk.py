@@ -22,6 +22,9 @@ from .wire import Frame
 Note = Callable[..., None]
 SLACK = 1 << 15  # bytes that are not worth a piece of their own
 AHEAD = 64  # messages that wait to be taken, of one peer
+DIFFERENT = 1000  # refusals that are counted each for itself
+LONG = 500  # characters of what others have a say in
+OFTENER = 3  # times that a beat is halved, at most
 
 
 class Stream(Protocol):
@@ -60,19 +63,28 @@ class Standing:
     def stop(self, cause: str, told_by: Party | None = None) -> None:
         """The run is over: tell everyone. Of several causes, all parties settle on the first in
         the order of the alphabet."""
+        cause = shortened(cause)
         if self.cause is None or cause < self.cause:
             self.cause = cause
             self.mailbox.abort(cause)
             self.note("stopped", cause=cause, told_by=None if told_by is None else str(told_by))
             self.wake()
 
-    def refused(self, why: str, peer: Party | None = None) -> None:
-        """Into the log: the first time, the second, the fourth, the eighth, ..."""
-        self._refusals[f"{peer}: {why}"] += 1
-        times = self._refusals[f"{peer}: {why}"]
+    def refused(self, why: str, peer: Party | None = None, address: str | None = None) -> None:
+        """Into the log: the first time, the second, the fourth, the eighth, ... What differs in
+        too many ways is counted together."""
+        about = {"peer": None if peer is None else str(peer), "address": address}
+        facts = {"why": shortened(why), **{k: v for k, v in about.items() if v is not None}}
+        key = str(facts)
+        if key not in self._refusals and len(self._refusals) >= DIFFERENT:
+            key = "others"
+        self._refusals[key] += 1
+        times = self._refusals[key]
         if times & (times - 1) == 0:
-            facts = {} if peer is None else {"peer": str(peer)}
-            self.note("refused", why=why, **facts, **({"times": times} if times > 1 else {}))
+            self.note("refused", **facts, **({"times": times} if times > 1 else {}))
+
+    def refused_at(self, why: str, address: str) -> None:
+        self.refused(why, address=address)
 
     @property
     def refusals(self) -> int:
@@ -81,6 +93,10 @@ class Standing:
     def wake(self) -> None:
         for talk in self.talks.values():
             talk.wake()
+
+
+def shortened(text: str) -> str:
+    return text if len(text) <= LONG else f"{text[:LONG]}..."
 
 
 async def next_packet(stream: Stream) -> Any:
@@ -95,7 +111,11 @@ async def next_packet(stream: Stream) -> Any:
 
 class Talk:
     """From the greeting until either side hangs up. `start`: the key after which to send; `check`:
-    raises when the peer is no longer welcome."""
+    raises when the peer is no longer welcome.
+
+    A firewall may forget a connection that was quiet for longer than it likes, and drop what comes
+    then: silence, a new connection, and the same again. So a link that has lost connections beats
+    oftener, until it is never quiet for so long."""
 
     def __init__(
         self,
@@ -107,6 +127,7 @@ class Talk:
     ):
         self._standing, self._link, self._stream = standing, link, stream
         self._sent, self._check = start, check
+        self.beat = standing.timing.beat / 2 ** min(link.counts["lost"], OFTENER)
         self._told: Key | None = None  # the last key that the other was told has come
         self._news = asyncio.Event()
         self._heard = time.monotonic()
@@ -121,6 +142,12 @@ class Talk:
 
     async def run(self) -> None:
         """Returns after a goodbye from both sides; ConnectionError, RefusedError otherwise."""
+        problem = await self._until_it_ends()
+        if problem is not None:
+            raise problem
+
+    async def _until_it_ends(self) -> BaseException | None:
+        """And why; by itself, without a traceback that would keep what was refused."""
         loop, link = asyncio.get_running_loop(), self._link
         link.wake = lambda: _quietly(loop, self.wake)
         works = (self._write(), self._listen(), self._watch())
@@ -130,10 +157,13 @@ class Talk:
         finally:
             self.hang_up()
             await asyncio.gather(*self._tasks, return_exceptions=True)
+            self._tasks = []
         for task in done:
-            if task.cancelled():
-                raise ConnectionError("hung up")
-            task.result()
+            problem = ConnectionError("hung up") if task.cancelled() else task.exception()
+            if problem is not None:
+                problem.__context__ = None
+                return problem.with_traceback(None)
+        return None
 
     async def _write(self) -> None:
         """Messages, signs of life, the word to stop, goodbye."""
@@ -150,7 +180,7 @@ class Talk:
                 self._told, counted = link.got, link.counts["received"]
                 pulse, pulsed = standing.pulsed > pulsed, standing.pulsed
                 await self._packet(Beat(self._told, pulse))
-                due = time.monotonic() + standing.timing.beat
+                due = time.monotonic() + self.beat
             if standing.cause is not None and standing.cause != told:
                 told = standing.cause
                 await self._packet(Stop(told))

@@ -102,7 +102,7 @@ def body_of(payload: Any, kind: str) -> Body:
     found: list[Tensor] = []
     node = _describe(payload, found, kind)
     raw = [a.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy() for a in found]
-    data = b"".join([_header(*map(_told, _leaves(node))), *raw])  # type: ignore[list-item]
+    data = b"".join([_own_header(*map(_told, _leaves(node))), *raw])  # type: ignore[list-item]
     return Body(node, data, hashlib.sha256(data).digest())
 
 
@@ -122,7 +122,6 @@ def _told(leaf: Leaf) -> tuple[str, tuple[int, ...]]:
     return leaf.dtype, leaf.shape
 
 
-@lru_cache(256)
 def _header(*leaves: tuple[str, tuple[int, ...]]) -> bytes:
     """How a file of safetensors with tensors of these types and shapes begins; KeyError for an
     unknown type."""
@@ -135,6 +134,9 @@ def _header(*leaves: tuple[str, tuple[int, ...]]) -> bytes:
     text = json.dumps(told, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return struct.pack("<Q", len(text)) + text
+
+
+_own_header = lru_cache(256)(_header)  # others could fill it with what is refused
 
 
 def frame_of(message: Message, run: str, body: Body) -> Frame:

@@ -17,7 +17,7 @@ from typing import Any
 from ..config.writing import dumps
 from ..errors import DataError, RefusedError
 from ..federation.topology import Party, title
-from ..files import write_text
+from ..files import SHARED, write_text
 from .certificates import Certificate
 
 
@@ -36,7 +36,8 @@ def read_list(path: Path) -> dict[str, list[str]]:
 
 
 def write_list(path: Path, allowed: dict[str, list[str]]) -> None:
-    write_text(path, dumps({party: prints for party, prints in allowed.items() if prints}))
+    kept = {party: prints for party, prints in allowed.items() if prints}
+    write_text(path, dumps(kept), SHARED)
 
 
 @dataclass

@@ -22,7 +22,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from ..errors import DataError, SettingError
 from ..federation.topology import SERVER, Client, Party, title
-from ..files import write_bytes
+from ..files import SHARED, read_secret, write_bytes
 
 SCHEME = "fedloom://"
 SKEW = timedelta(minutes=5)  # clocks may differ by that much
@@ -127,9 +127,10 @@ class Authority:
     @staticmethod
     def read(folder: Path) -> Authority:
         path = folder / "ca.key"
+        found = read_secret(path, "the CA's key")
         try:
-            key = serialization.load_pem_private_key(path.read_bytes(), None)
-        except (OSError, ValueError, TypeError) as problem:
+            key = serialization.load_pem_private_key(found, None)
+        except (ValueError, TypeError) as problem:
             raise DataError(f"{path} is no private key of a CA ({problem})") from None
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise DataError(f"{path} is no key that `fedloom keys ca` made")
@@ -170,8 +171,8 @@ def save(
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-    write_bytes(folder / f"{stem}.key", hidden, mode=0o600)
-    write_bytes(folder / f"{stem}.pem", certificate.pem())
+    write_bytes(folder / f"{stem}.key", hidden)
+    write_bytes(folder / f"{stem}.pem", certificate.pem(), SHARED)
     return folder / f"{stem}.pem"
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import secrets
 from pathlib import Path
 
-from ..errors import DataError, ExistsError, SettingError
-from ..files import write_bytes
+from .. import files
+from ..errors import ExistsError, SettingError
 
 LEAST = 32  # bytes
 DIFFERENT = 8  # bytes that a secret has at least, or nobody has drawn it
@@ -19,15 +19,12 @@ def new_secret(path: Path) -> None:
             f"{path} is there already. A secret in use cannot be replaced within a run: name "
             "another file"
         )
-    write_bytes(path, secrets.token_hex(LEAST).encode() + b"\n", mode=0o600)
+    files.write_bytes(path, secrets.token_hex(LEAST).encode() + b"\n")
 
 
 def read_secret(path: Path) -> bytes:
     """Without white space around it, which some editors add."""
-    try:
-        found = path.read_bytes().strip()
-    except OSError as problem:
-        raise DataError(f"party.secret: {path} cannot be read: {problem.strerror}") from None
+    found = files.read_secret(path, "party.secret").strip()
     if len(found) < LEAST or len(set(found)) < DIFFERENT:
         raise SettingError(
             f"party.secret: {path} holds no secret, which is at least {LEAST} random bytes: "

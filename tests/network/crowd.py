@@ -1,0 +1,69 @@
+"""A crowd of strangers, as a process: `python crowd.py PORT SILENT SLOW RUBBISH`. It keeps so many
+connections open, and opens those again that are closed: some say nothing, some begin TLS with a
+byte a second, some send rubbish. A line is printed when all have been there."""
+
+import contextlib
+import resource
+import socket
+import sys
+import time
+
+HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500)  # as TLS begins
+
+
+class Crowd:
+    def __init__(self, port, count, say):
+        self._port, self._say, self._here = port, say, [None] * count
+        self.been = set()  # of the places: those that were connected
+
+    def go_on(self):
+        for place, one in enumerate(self._here):
+            if one is None or self._is_closed(one):
+                self._here[place] = self._opened()
+                continue
+            with contextlib.suppress(OSError):
+                one.getpeername()
+                self.been.add(place)
+                self._say(one)
+
+    def _opened(self):
+        one = socket.socket()
+        one.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            one.connect(("127.0.0.1", self._port))
+        return one
+
+    def _is_closed(self, one):
+        try:
+            closed = one.recv(4096) == b""
+        except BlockingIOError:
+            return False
+        except OSError:
+            closed = True
+        if closed:
+            one.close()
+        return closed
+
+
+def a_byte(one):
+    one.send(HELLO[:1])
+
+
+def main():
+    port, *counts = map(int, sys.argv[1:])
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    ways = (lambda one: None, a_byte, lambda one: one.send(b"GET / HTTP/1.0\r\n"))
+    crowds = [Crowd(port, count, say) for count, say in zip(counts, ways, strict=True)]
+    told = False
+    while True:
+        for crowd in crowds:
+            crowd.go_on()
+        if not told and sum(len(crowd.been) for crowd in crowds) == sum(counts):
+            print("here", flush=True)
+            told = True
+        time.sleep(0.5)
+
+
+if __name__ == "__main__":
+    main()
