@@ -21,7 +21,7 @@ from ..data.placement import View
 from ..errors import AbortedError, LostError, ProtocolError
 from ..federation.fabric import Fabric
 from ..federation.local import Local, argument, check_local, giving_tensors, misplaced, name_of
-from ..federation.messages import AT_THE_END, AT_THE_START, END, READY, Key, Kind, Message
+from ..federation.messages import AT_THE_END, AT_THE_START, END, PACE, READY, Key, Kind, Message
 from ..federation.placed import MISSING, AtClients, AtHubs, Batch, Noise, Placed, RowMap, Rows
 from ..federation.releases import among_padding
 from ..federation.schedule import Bools, Moment, Resumed, Schedule, Turn
@@ -32,6 +32,8 @@ from ..rng import Streams
 from ..transports.base import Transport
 from .arrivals import Arrivals
 from .held import Held, Holdings, Pending, Slots, with_weight
+from .pace import Pace
+from .quorum import Quorum
 from .told import TOLD, all_here, told
 from .waits import Waits
 
@@ -65,7 +67,9 @@ class PartyEngine(Fabric):
             device=torch.device(device),
         )
         self._transport = transport
+        self._pace = Pace(transport, self.hosted)
         self._waits = waits or Waits()
+        self._quorum = Quorum(transport, self._waits)
         self._by_arrival = by_arrival
         self._arrivals: Arrivals | None = None
         self._known = {
@@ -80,24 +84,27 @@ class PartyEngine(Fabric):
         self._present: dict[Client, bool] = {}
         self._accepted: dict[Client, Key] = {}
         self._pending: dict[Client, list[Pending]] = {}
-        self._quorum: dict[str, int] = {}
-        self._asked: dict[str, int] = {}  # clients that take part in the round, to begin with
         self._before: dict[str, Bools] = {}  # rosters before the upward move going on
 
     # Time
 
     def begin(self, round: int) -> None:
         super().begin(round)
+        self._pace.begin()
         moment = Moment(round)
         for silo, clients in self._known.items():
             there = self.schedule.answers(moment, silo, self._names[silo])
             if silo in self.hosted:
-                self._quorum[silo] = min(self._waits.quorum, int(there.sum()))
+                self._quorum.begin(silo, int(there.sum()))
                 there = there & self._links(silo, there)
                 full = np.ones(len(clients), dtype=bool)
                 self.record.note(moment, silo, self._names[silo], full, there)
             self._present.update(zip(clients, there.tolist(), strict=True))
-            self._asked[silo] = int(there.sum())
+            self._quorum.asked[silo] = int(there.sum())
+
+    def end(self) -> None:
+        self._pace.end(self._next(PACE)[0], self._known, self._waits)
+        super().end()
 
     def _on_roster(self, silo: str) -> Bools:
         known = self._known.get(silo, [])
@@ -110,8 +117,7 @@ class PartyEngine(Fabric):
         mailbox = self._transport.mailbox(hub)
         if self._waits.up is not None:
             some = [self._known[hub][place] for place in np.flatnonzero(wanted)]
-            if not mailbox.await_back(some, self._quorum[hub], self._waits.patience):
-                raise self._too_few(hub, "are connected")
+            self._quorum.await_links(hub, some, self.round)
         gone = np.array([mailbox.is_gone(client) for client in self._known[hub]], dtype=bool)
         if self._waits.up is None and gone.any():
             lost = self._known[hub][int(gone.argmax())]
@@ -247,7 +253,7 @@ class PartyEngine(Fabric):
             for silo in self.scope:
                 for client in self._known.get(silo, []):
                     self._present[client] &= holding.has_rows(client)
-                self._asked[silo] = int(self._on_roster(silo).sum())
+                self._quorum.asked[silo] = int(self._on_roster(silo).sum())
         return self._down(kind, lambda hub, client: argument(value, hub, kind.name))
 
     def scatter(self, kind: Kind, rows: AtHubs[Rows], where: RowMap) -> AtClients[Rows]:
@@ -293,7 +299,7 @@ class PartyEngine(Fabric):
 
     def _down_message(self, key: Key, kind: Kind, client: Client, payload: Any) -> None:
         receipt = self._accepted.get(client)
-        self._transport.send(Message(key, kind.name, client.silo, client, payload, receipt))
+        self._pace.send(Message(key, kind.name, client.silo, client, payload, receipt))
 
     def _from_hub(self, key: Key, kind: Kind, client: Client) -> Any:
         if kind is not END and not self._present[client]:
@@ -303,6 +309,7 @@ class PartyEngine(Fabric):
         if message is None:  # the hub has gone on without this client
             self._present[client] = False
             return MISSING
+        self._pace.heard(client, client.silo)
         for pending in self._pending.pop(client, []):
             pending.settle(message.receipt)
         return message.payload
@@ -388,17 +395,16 @@ class PartyEngine(Fabric):
             if self._present[client] and not self._lacks(held, client, kind.name):
                 mine = held.get(client, kind.name)
                 message = Message(key, kind.name, client, client.silo, payload(client, mine))
-                self._transport.send(message)
+                self._pace.send(message)
         return {hub: self._answers(hub, kind, key, moment) for hub in self._hubs()}
 
     def _answers(self, hub: str, kind: Kind, key: Key, moment: Moment) -> dict[Client, Any]:
+        self._pace.asked(hub)
         clients = self._known[hub]
         awaited = [client for client in clients if self._present[client]]
         elsewhere = any(client not in self.hosted for client in awaited)
         seconds = self._waits.for_client if elsewhere else 0.0
-        came = self._transport.mailbox(hub).take_each(awaited, key, seconds)
-        if elsewhere and len(came) < self._needed(hub):
-            came |= self._more(hub, [c for c in awaited if c not in came], key, len(came), seconds)
+        came = self._quorum.answers(hub, awaited, key, seconds)
         answered = {client: came[client].payload for client in awaited if client in came}
         if self._waits.up is None and elsewhere and len(answered) < len(awaited):
             silent = next(client for client in awaited if client not in answered)
@@ -418,31 +424,10 @@ class PartyEngine(Fabric):
         crash(f"closed {kind}")
         return answered
 
-    def _needed(self, hub: str) -> int:
-        """How many answers there must be, where not all are waited for; clients that were left out
-        of the round as they hold none of its rows do not count."""
-        return 0 if self._waits.up is None else min(self._quorum[hub], self._asked[hub])
-
-    def _more(
-        self, hub: str, silent: Sequence[Client], key: Key, have: int, waited: float
-    ) -> dict[Party, Message]:
-        """The answers that a quorum lacks; whoever is gone may be back with its own."""
-        lack, left = self._needed(hub) - have, max(0.0, self._waits.patience - waited)
-        came = self._transport.mailbox(hub).take_each(silent, key, left, lack)
-        if len(came) < lack:
-            raise self._too_few(hub, "answered")
-        return came
-
-    def _too_few(self, hub: str, what: str) -> LostError:
-        return LostError(
-            f"round {self.round}: fewer than {self._quorum[hub]} clients of {title(hub)}, its "
-            f"quorum, {what} within {self._waits.patience:g} s"
-        )
-
     # Between hubs
 
     def _send(self, key: Key, kind: Kind, source: str, to: str, payload: Any) -> None:
-        self._transport.send(Message(key, kind.name, source, to, payload))
+        self._pace.send(Message(key, kind.name, source, to, payload))
 
     def _receive(self, key: Key, kind: Kind, source: str, to: str) -> Any:
         message = self._transport.mailbox(to).take(source, key, kind.name, self._waits.for_hub)
@@ -450,6 +435,7 @@ class PartyEngine(Fabric):
             raise ProtocolError(
                 f"round {self.round}: {title(source)} went on without sending {kind} to {title(to)}"
             )
+        self._pace.heard(to, source)
         return message.payload
 
     def _first(
