@@ -18,8 +18,8 @@ from .waits import Waits
 class Pace:
     """Who has sent to whom in this round, and heard from whom, of the parties hosted here."""
 
-    def __init__(self, transport: Transport, hosted: Collection[Party]):
-        self._transport, self._hosted = transport, hosted
+    def __init__(self, hosted: Collection[Party]):
+        self._hosted = hosted
         self._sent: set[tuple[Party, Party]] = set()
         self._heard: set[tuple[Party, Party]] = set()
         self._asked: set[str] = set()  # hubs whose clients were to answer
@@ -28,9 +28,8 @@ class Pace:
         for pairs in (self._sent, self._heard, self._asked):
             pairs.clear()
 
-    def send(self, message: Message) -> None:
-        self._sent.add((message.source, message.to))
-        self._transport.send(message)
+    def sent(self, party: Party, to: Party) -> None:
+        self._sent.add((party, to))
 
     def heard(self, party: Party, source: Party) -> None:
         self._heard.add((party, source))
@@ -39,26 +38,24 @@ class Pace:
         """Its clients for an answer."""
         self._asked.add(hub)
 
-    def end(self, key: Key, clients: Mapping[str, Sequence[Client]], waits: Waits) -> None:
+    def end(
+        self, transport: Transport, key: Key, clients: Mapping[str, Sequence[Client]], waits: Waits
+    ) -> None:
         """`clients`: of each hub, also those that did not answer."""
         for party, to in self._to_be_told(clients):
-            self._transport.send(Message(key, PACE.name, party, to, None))
+            if not (isinstance(to, Client) and transport.mailbox(party).is_gone(to)):
+                transport.send(Message(key, PACE.name, party, to, None))
         for party, source in sorted(self._sent - self._heard, key=str):
             if source not in self._hosted:
                 seconds = waits.for_own_hub if isinstance(party, Client) else waits.for_hub
                 if not isinstance(source, Client):
-                    self._transport.mailbox(party).take(source, key, PACE.name, seconds)
+                    transport.mailbox(party).take(source, key, PACE.name, seconds)
 
     def _to_be_told(self, clients: Mapping[str, Sequence[Client]]) -> list[tuple[Party, Party]]:
         """Hubs that one has heard and sent nothing to; and the clients of a hub that sent to none
         of them: a client that was late waits, too."""
         hubs = {pair for pair in self._heard - self._sent if not isinstance(pair[0], Client)}
         silent = self._asked - {source for source, to in self._sent if isinstance(to, Client)}
-        own = {
-            (hub, client)
-            for hub in silent
-            for client in clients[hub]
-            if not self._transport.mailbox(hub).is_gone(client)
-        }
+        own = {(hub, client) for hub in silent for client in clients[hub]}
         told = {pair for pair in hubs | own if pair[1] not in self._hosted}
         return sorted(told, key=str)

@@ -67,9 +67,9 @@ class PartyEngine(Fabric):
             device=torch.device(device),
         )
         self._transport = transport
-        self._pace = Pace(transport, self.hosted)
+        self._pace = Pace(self.hosted)
         self._waits = waits or Waits()
-        self._quorum = Quorum(transport, self._waits)
+        self._quorum = Quorum(self._waits)
         self._by_arrival = by_arrival
         self._arrivals: Arrivals | None = None
         self._known = {
@@ -103,7 +103,7 @@ class PartyEngine(Fabric):
             self._quorum.asked[silo] = int(there.sum())
 
     def end(self) -> None:
-        self._pace.end(self._next(PACE)[0], self._known, self._waits)
+        self._pace.end(self._transport, self._next(PACE)[0], self._known, self._waits)
         super().end()
 
     def _on_roster(self, silo: str) -> Bools:
@@ -117,7 +117,7 @@ class PartyEngine(Fabric):
         mailbox = self._transport.mailbox(hub)
         if self._waits.up is not None:
             some = [self._known[hub][place] for place in np.flatnonzero(wanted)]
-            self._quorum.await_links(hub, some, self.round)
+            self._quorum.await_links(mailbox, hub, some, self.round)
         gone = np.array([mailbox.is_gone(client) for client in self._known[hub]], dtype=bool)
         if self._waits.up is None and gone.any():
             lost = self._known[hub][int(gone.argmax())]
@@ -299,7 +299,7 @@ class PartyEngine(Fabric):
 
     def _down_message(self, key: Key, kind: Kind, client: Client, payload: Any) -> None:
         receipt = self._accepted.get(client)
-        self._pace.send(Message(key, kind.name, client.silo, client, payload, receipt))
+        self._say(Message(key, kind.name, client.silo, client, payload, receipt))
 
     def _from_hub(self, key: Key, kind: Kind, client: Client) -> Any:
         if kind is not END and not self._present[client]:
@@ -395,7 +395,7 @@ class PartyEngine(Fabric):
             if self._present[client] and not self._lacks(held, client, kind.name):
                 mine = held.get(client, kind.name)
                 message = Message(key, kind.name, client, client.silo, payload(client, mine))
-                self._pace.send(message)
+                self._say(message)
         return {hub: self._answers(hub, kind, key, moment) for hub in self._hubs()}
 
     def _answers(self, hub: str, kind: Kind, key: Key, moment: Moment) -> dict[Client, Any]:
@@ -404,7 +404,7 @@ class PartyEngine(Fabric):
         awaited = [client for client in clients if self._present[client]]
         elsewhere = any(client not in self.hosted for client in awaited)
         seconds = self._waits.for_client if elsewhere else 0.0
-        came = self._quorum.answers(hub, awaited, key, seconds)
+        came = self._quorum.answers(self._transport.mailbox(hub), hub, awaited, key, seconds)
         answered = {client: came[client].payload for client in awaited if client in came}
         if self._waits.up is None and elsewhere and len(answered) < len(awaited):
             silent = next(client for client in awaited if client not in answered)
@@ -427,7 +427,11 @@ class PartyEngine(Fabric):
     # Between hubs
 
     def _send(self, key: Key, kind: Kind, source: str, to: str, payload: Any) -> None:
-        self._pace.send(Message(key, kind.name, source, to, payload))
+        self._say(Message(key, kind.name, source, to, payload))
+
+    def _say(self, message: Message) -> None:
+        self._pace.sent(message.source, message.to)
+        self._transport.send(message)
 
     def _receive(self, key: Key, kind: Kind, source: str, to: str) -> Any:
         message = self._transport.mailbox(to).take(source, key, kind.name, self._waits.for_hub)

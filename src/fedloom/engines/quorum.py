@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ..errors import LostError
 from ..federation.messages import Key, Message
 from ..federation.topology import Client, Party, title
-from ..transports.base import Transport
+from ..transports.base import Mailbox
 from .waits import Waits
 
 
@@ -15,8 +15,8 @@ class Quorum:
     """Of each hub hosted here. `asked`: clients that take part in the round, to begin with; who was
     left out as it holds none of its rows does not count."""
 
-    def __init__(self, transport: Transport, waits: Waits):
-        self._transport, self._waits = transport, waits
+    def __init__(self, waits: Waits):
+        self._waits = waits
         self._least: dict[str, int] = {}
         self.asked: dict[str, int] = {}
 
@@ -24,18 +24,16 @@ class Quorum:
         """A round in which so many may take part."""
         self._least[hub] = min(self._waits.quorum, able)
 
-    def await_links(self, hub: str, some: Sequence[Client], round: int) -> None:
+    def await_links(self, mailbox: Mailbox, hub: str, some: Sequence[Client], round: int) -> None:
         """Until enough of them are connected."""
-        mailbox = self._transport.mailbox(hub)
         if not mailbox.await_back(some, self._least[hub], self._waits.patience):
             raise self._too_few(hub, round, "are connected")
 
     def answers(
-        self, hub: str, awaited: Sequence[Client], key: Key, seconds: float
+        self, mailbox: Mailbox, hub: str, awaited: Sequence[Client], key: Key, seconds: float
     ) -> dict[Party, Message]:
         """What came in so many seconds; what a quorum lacks, up to patience, and then whoever is
         gone may be back with its own."""
-        mailbox = self._transport.mailbox(hub)
         came = mailbox.take_each(awaited, key, seconds)
         least = 0 if self._waits.up is None else min(self._least[hub], self.asked[hub])
         lack = least - len(came)
