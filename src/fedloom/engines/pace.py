@@ -45,11 +45,10 @@ class Pace:
         for party, to in self._to_be_told(clients):
             if not (isinstance(to, Client) and transport.mailbox(party).is_gone(to)):
                 transport.send(Message(key, PACE.name, party, to, None))
-        for party, source in sorted(self._sent - self._heard, key=str):
-            if source not in self._hosted:
+        for party, hub in sorted(self._sent - self._heard, key=str):
+            if hub not in self._hosted and not isinstance(hub, Client):
                 seconds = waits.for_own_hub if isinstance(party, Client) else waits.for_hub
-                if not isinstance(source, Client):
-                    transport.mailbox(party).take(source, key, PACE.name, seconds)
+                transport.mailbox(party).take(hub, key, PACE.name, seconds)
 
     def _to_be_told(self, clients: Mapping[str, Sequence[Client]]) -> list[tuple[Party, Party]]:
         """Hubs that one has heard and sent nothing to; and the clients of a hub that sent to none
