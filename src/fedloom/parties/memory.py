@@ -114,8 +114,9 @@ class Memory:
     def remember(self, before: Message, record: Recorded, kept: Sequence[Message]) -> None:
         """What is new in this round, before a message that may follow from it is sent. Who visits
         is decided where others are told."""
-        if before.key <= self._until:  # it happens again
+        if before.key <= self._until:  # of the same move, or it happens again
             return
+        self._until = before.key
         here = record.of_round(before.key.round)
         heard = [(one, one.source) for one in kept if isinstance(one.source, Client)]
         decided = before.kind == TOLD.name and here.visits != self._known.visits
