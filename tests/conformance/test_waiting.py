@@ -9,9 +9,10 @@ import threading
 import pytest
 from personal import Counting, Personal
 
-from fedloom import TDCD, Run, TDCDPrivateLabels, tree
+from fedloom import TDCD, Central, Run, TDCDPrivateLabels, tree
 from fedloom.engines.apart import run_apart
 from fedloom.engines.held import Pending
+from fedloom.engines.party import PartyEngine
 from fedloom.engines.waits import Waits
 from fedloom.errors import (
     AbortedError,
@@ -326,6 +327,29 @@ def twice(offset):
 def test_kept_state_cannot_be_looked_at_before_it_is_settled():
     with pytest.raises(PlacementError, match=r"uses the kept state of client .* before its hub"):
         live(Hasty(local_steps=2, lr=0.2, batch=20), MemoryTransport(parties()))
+
+
+@pytest.mark.parametrize("hub", [None, "birch"], ids=["a client", "a hub with its clients"])
+def test_nobody_runs_ahead_of_a_party_that_sends_nothing(hub):
+    """What was sent is kept for two rounds: who is killed could not hear again what came before."""
+    algorithm, rows = Central(local_steps=1, lr=0.2, batch=20), placement()
+    hosted = [LATE] if hub is None else [hub, *rows.topology.of(hub)]
+    shapes = Run(algorithm, task(), rows, precision="float64").shapes
+    transport = MemoryTransport(rows.topology.parties)
+    fed = PartyEngine(
+        task(), shapes, rows.view(hosted), hosted=hosted, transport=transport, seed=SEED,
+        schedule=Everyone(), waits=Waits(patience=0.05),
+    )  # fmt: skip
+    with pytest.raises(LostError, match=r"round 0: .* waited for pace from hub ash"):
+        list(play(fed, algorithm, ROUNDS))
+
+
+def test_a_late_client_of_a_hub_that_sends_nothing_comes_back():
+    algorithm = Central(local_steps=1, lr=0.2, batch=20)
+    transport = HoldingBack(parties(), is_("features", 1, LATE), is_("features", 2, LATE))
+    apart = live(algorithm, transport)
+    assert apart.record.dropped[Moment(1, "features")] == {"ash": ("1",)}
+    assert_replays(apart, algorithm)
 
 
 def test_an_error_outside_the_round_is_told_too():

@@ -16,11 +16,12 @@ import torch
 from torch import Tensor
 
 from .. import tree
+from ..crash import crash
 from ..data.placement import View
 from ..errors import AbortedError, LostError, ProtocolError
 from ..federation.fabric import Fabric, RunIsOver
 from ..federation.local import Local, argument, check_local, giving_tensors, misplaced, name_of
-from ..federation.messages import AT_THE_END, AT_THE_START, END, READY, Key, Kind, Message
+from ..federation.messages import AT_THE_END, AT_THE_START, END, PACE, READY, Key, Kind, Message
 from ..federation.noise import Once, among_padding
 from ..federation.placed import MISSING, AtClients, AtHubs, Batch, Noise, Placed, RowMap, Rows
 from ..federation.schedule import Bools, Moment, Resumed, Schedule, Turn
@@ -32,6 +33,8 @@ from ..transports.base import Transport
 from .arrivals import Arrivals
 from .client_noise import Book, ClientNoise
 from .held import Held, Holdings, Pending, Slots, with_weight
+from .pace import Pace
+from .quorum import Quorum
 from .told import TOLD, all_here, told
 from .waits import Waits
 
@@ -68,7 +71,9 @@ class PartyEngine(Fabric):
             secrets=secrets,
         )
         self._transport = transport
+        self._pace = Pace(self.hosted)
         self._waits = waits or Waits()
+        self._quorum = Quorum(self._waits)
         self._by_arrival = by_arrival
         self._arrivals: Arrivals | None = None
         self._known = {
@@ -85,8 +90,6 @@ class PartyEngine(Fabric):
         self._sent_to: set[Client] = set()  # hosted here, who were sent something in this round
         self._accepted: dict[Client, Key] = {}
         self._pending: dict[Client, list[Pending]] = {}
-        self._quorum: dict[str, int] = {}
-        self._asked: dict[str, int] = {}  # clients that take part in the round, to begin with
         self._before: dict[str, Bools] = {}  # rosters before the upward move going on
 
     # Time
@@ -95,16 +98,21 @@ class PartyEngine(Fabric):
         super().begin(round)
         self._noise_of.begin()
         self._sent_to.clear()
+        self._pace.begin()
         moment = Moment(round)
         for silo, clients in self._known.items():
             there = self.schedule.answers(moment, silo, self._names[silo])
             if silo in self.hosted:
-                self._quorum[silo] = min(self._waits.quorum, int(there.sum()))
+                self._quorum.begin(silo, int(there.sum()))
                 there = there & self._links(silo, there)
                 full = np.ones(len(clients), dtype=bool)
                 self.record.note(moment, silo, self._names[silo], full, there)
             self._present.update(zip(clients, there.tolist(), strict=True))
-            self._asked[silo] = int(there.sum())
+            self._quorum.asked[silo] = int(there.sum())
+
+    def end(self) -> None:
+        self._pace.end(self._transport, self._next(PACE)[0], self._known, self._waits)
+        super().end()
 
     def _on_roster(self, silo: str) -> Bools:
         known = self._known.get(silo, [])
@@ -112,11 +120,12 @@ class PartyEngine(Fabric):
 
     def _links(self, hub: str, wanted: Bools) -> Bools:
         """To which of its clients a hub has a link; where everyone is waited for, to all."""
+        if isinstance(self.schedule, Resumed) and self.schedule.has_begun(self.round):
+            return wanted  # whoever took part in it does, and the others have heard so
         mailbox = self._transport.mailbox(hub)
         if self._waits.up is not None:
             some = [self._known[hub][place] for place in np.flatnonzero(wanted)]
-            if not mailbox.await_back(some, self._quorum[hub], self._waits.patience):
-                raise self._too_few(hub, "are connected")
+            self._quorum.await_links(mailbox, hub, some, self.round)
         gone = np.array([mailbox.is_gone(client) for client in self._known[hub]], dtype=bool)
         if self._waits.up is None and gone.any():
             lost = self._known[hub][int(gone.argmax())]
@@ -265,7 +274,7 @@ class PartyEngine(Fabric):
             for silo in self.scope:
                 for client in self._known.get(silo, []):
                     self._present[client] &= holding.has_rows(client)
-                self._asked[silo] = int(self._on_roster(silo).sum())
+                self._quorum.asked[silo] = int(self._on_roster(silo).sum())
         return self._down(kind, lambda hub, client: argument(value, hub, kind.name))
 
     def scatter(self, kind: Kind, rows: AtHubs[Rows], where: RowMap) -> AtClients[Rows]:
@@ -311,7 +320,7 @@ class PartyEngine(Fabric):
 
     def _down_message(self, key: Key, kind: Kind, client: Client, payload: Any) -> None:
         receipt = self._accepted.get(client)
-        self._transport.send(Message(key, kind.name, client.silo, client, payload, receipt))
+        self._say(Message(key, kind.name, client.silo, client, payload, receipt))
 
     def _from_hub(self, key: Key, kind: Kind, client: Client) -> Any:
         if kind is not END and not self._present[client]:
@@ -325,6 +334,7 @@ class PartyEngine(Fabric):
             self._present[client] = False
             return MISSING
         self._sent_to.add(client)
+        self._pace.heard(client, client.silo)
         for pending in self._pending.pop(client, []):
             pending.settle(message.receipt)
         self._noise_of.receive(client, kind.name, message.payload)
@@ -411,17 +421,16 @@ class PartyEngine(Fabric):
             if self._present[client] and not self._lacks(held, client, kind.name):
                 mine = held.get(client, kind.name)
                 message = Message(key, kind.name, client, client.silo, payload(client, mine))
-                self._transport.send(message)
+                self._say(message)
         return {hub: self._answers(hub, kind, key, moment) for hub in self._hubs()}
 
     def _answers(self, hub: str, kind: Kind, key: Key, moment: Moment) -> dict[Client, Any]:
+        self._pace.asked(hub)
         clients = self._known[hub]
         awaited = [client for client in clients if self._present[client]]
         elsewhere = any(client not in self.hosted for client in awaited)
         seconds = self._waits.for_client if elsewhere else 0.0
-        came = self._transport.mailbox(hub).take_each(awaited, key, seconds)
-        if elsewhere and len(came) < self._needed(hub):
-            came |= self._more(hub, [c for c in awaited if c not in came], key, len(came), seconds)
+        came = self._quorum.answers(self._transport.mailbox(hub), hub, awaited, key, seconds)
         answered = {client: came[client].payload for client in awaited if client in came}
         if self._waits.up is None and elsewhere and len(answered) < len(awaited):
             silent = next(client for client in awaited if client not in answered)
@@ -438,33 +447,17 @@ class PartyEngine(Fabric):
             self._check_finite(kind, client, mine)
         sizes = [tree.nbytes(answered.get(client)) for client in clients]
         self._book("up", kind, hub, there, np.array(sizes, dtype=np.int64))
+        crash(f"closed {kind}")
         return answered
-
-    def _needed(self, hub: str) -> int:
-        """How many answers there must be, where not all are waited for; clients that were left out
-        of the round as they hold none of its rows do not count."""
-        return 0 if self._waits.up is None else min(self._quorum[hub], self._asked[hub])
-
-    def _more(
-        self, hub: str, silent: Sequence[Client], key: Key, have: int, waited: float
-    ) -> dict[Party, Message]:
-        """The answers that a quorum lacks; whoever is gone may be back with its own."""
-        lack, left = self._needed(hub) - have, max(0.0, self._waits.patience - waited)
-        came = self._transport.mailbox(hub).take_each(silent, key, left, lack)
-        if len(came) < lack:
-            raise self._too_few(hub, "answered")
-        return came
-
-    def _too_few(self, hub: str, what: str) -> LostError:
-        return LostError(
-            f"round {self.round}: fewer than {self._quorum[hub]} clients of {title(hub)}, its "
-            f"quorum, {what} within {self._waits.patience:g} s"
-        )
 
     # Between hubs
 
     def _send(self, key: Key, kind: Kind, source: str, to: str, payload: Any) -> None:
-        self._transport.send(Message(key, kind.name, source, to, payload))
+        self._say(Message(key, kind.name, source, to, payload))
+
+    def _say(self, message: Message) -> None:
+        self._pace.sent(message.source, message.to)
+        self._transport.send(message)
 
     def _receive(self, key: Key, kind: Kind, source: str, to: str) -> Any:
         message = self._transport.mailbox(to).take(source, key, kind.name, self._waits.for_hub)
@@ -472,6 +465,7 @@ class PartyEngine(Fabric):
             raise ProtocolError(
                 f"round {self.round}: {title(source)} went on without sending {kind} to {title(to)}"
             )
+        self._pace.heard(to, source)
         return message.payload
 
     def _first(
@@ -487,10 +481,7 @@ class PartyEngine(Fabric):
             return AtHubs({}, (at,))
         plan = self.schedule
         before = plan.visitors(self.round, number) if isinstance(plan, Resumed) else None
-        if before is not None:
-            who = self._arrivals.take(before)
-        else:
-            who = self._arrivals.first(group, self._waits.for_hub, everyone=number == 0)
+        who = self._arrivals.next(group, self._waits.for_hub, number == 0, before)
         self.record.visited(self.round, number, Turn(who))
         return AtHubs({at: who}, (at,))
 

@@ -78,5 +78,6 @@ class Message(NamedTuple):
 
 READY = Kind("ready", "a client is warm; the first round may begin")
 AT_THE_START = Key(-1, 0)
+PACE = Kind("pace", "what was sent in the round has been heard; carries nothing")
 END = Kind("end", "the run is over; carries the last receipt")
 AT_THE_END = Key(1 << 62, 0)

@@ -16,11 +16,11 @@ import torch
 
 from .. import tree
 from ..errors import FrameError, NotFiniteError
-from .messages import END, READY, Message
+from .messages import END, PACE, READY, Message
 from .topology import Client, Party, title
 from .visits import FREE, RECALL
 
-NOTHING = (READY.name, END.name, RECALL.name, FREE.name)  # carry nothing, whoever sends them
+NOTHING = (READY.name, END.name, PACE.name, RECALL.name, FREE.name)  # whoever sends them
 TOLD = "told"  # a decision of the master: names of silos
 ROWS = -1  # any number
 FEW = 1 << 16  # numbers that are quicker looked at together
