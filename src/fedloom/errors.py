@@ -3,6 +3,7 @@
 FedLoomError
 ├── InputError          what the user gave cannot be run; found before any training
 │   ├── DataError       rows, ids, features or labels
+│   │   └── DamagedError    a file of FedLoom's own is not as it was written
 │   ├── ModelError      a module, or how modules fit together
 │   └── SettingError    a number or a name in the settings
 ├── PlacementError      an algorithm touched a value that lives elsewhere
@@ -29,6 +30,10 @@ class HaltedWarning(UserWarning):
     """A run ended before the rounds it was asked for; a privacy budget, say, was used up."""
 
 
+class DamagedWarning(UserWarning):
+    """A file of FedLoom's own was damaged, and an earlier one was used."""
+
+
 class FedLoomError(Exception):
     """Base of all errors raised on purpose."""
 
@@ -39,6 +44,10 @@ class InputError(FedLoomError, ValueError):
 
 class DataError(InputError):
     """Rows, ids, features or labels are not usable as given."""
+
+
+class DamagedError(DataError):
+    """A file of FedLoom's own is missing, or is not as it was written."""
 
 
 class ModelError(InputError):

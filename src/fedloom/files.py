@@ -60,6 +60,20 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
+def second_name(path: Path, other: Path) -> None:
+    """The same file under another name as well; a copy, where the system has no such names."""
+    part = other.with_name(f".{other.name}.part")
+    with telling(other):
+        try:
+            part.unlink(missing_ok=True)
+            os.link(path, part)
+            part.replace(other)
+        except OSError:
+            write_bytes(other, path.read_bytes(), path.stat().st_mode & 0o777)
+        finally:
+            part.unlink(missing_ok=True)
+
+
 def append_line(path: Path, line: str) -> None:
     """One more line, on disk when this returns."""
     with telling(path), path.open("ab") as file:

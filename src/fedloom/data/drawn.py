@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from .. import seal
 from ..errors import DataError, InputError
 from ..federation.topology import Topology
-from ..files import write_text
 from ..rng import Ints
 from . import vertical
 from .dataset import Dataset
@@ -104,12 +104,12 @@ class Cut:
             raise DataError(f"this is no cut: {problem!r}") from problem
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        write_text(Path(path), json.dumps(self.to_json()) + "\n")
+        seal.write_json(Path(path), self.to_json())
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Cut:
         try:
-            return Cut.from_json(json.loads(Path(path).read_text()))
+            return Cut.from_json(seal.read_json(Path(path), must=False))
         except (OSError, ValueError) as problem:
             raise DataError(f"{path} cannot be read as a cut ({problem})") from problem
 
