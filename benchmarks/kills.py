@@ -1,28 +1,33 @@
-"""`python -m benchmarks.kills`: a rehearsal on real data whose parties are killed at random.
+"""`python -m benchmarks.kills`: rehearsals on real data whose parties are killed again and again.
 
 Three organisations that know different things of 442 patients, each with a hub and two clients:
-nine processes over mutual TLS. One or two at a time are killed by SIGKILL and started again, as
-often as asked for: after a random pause whenever rounds are made again, and at times before that.
-The model must be that of an undisturbed run bit for bit, and so must the ledger be, message by
-message.
+nine processes over mutual TLS (algorithms for one silo: fewer). One party, two, or a whole
+organisation are killed by SIGKILL and started again, at once or late: after a random pause when
+rounds are made again, at times before that, and at named lines of code (storms.py). Prints a row of
+a table for each run.
+
+    python -m benchmarks.kills --case tdcd-private-labels --missing skip --kills 25 --rounds 700
+    python -m benchmarks.kills --case all --missing skip --runs 3
 """
 
 from __future__ import annotations
 
 import argparse
 import random
-import signal
+import shutil
 import sys
 import tempfile
-import time
-from collections import Counter
+import traceback
+from collections.abc import Mapping
 from pathlib import Path
 
 from fedloom.config.runfile import RunFile
-from fedloom.federation.topology import Client, Party
+from fedloom.errors import FedLoomError
 from fedloom.parties.rehearsal import Rehearsal
 
-RUN = """\
+from .storms import SKIP, WAIT, Storm
+
+PATIENTS = """\
 [data]
 name = "diabetes"
 
@@ -38,85 +43,129 @@ clinic = ["s4", "s5", "s6"]
 [model]
 name = "mlp"
 hidden = [16]
-
-[algorithm]
-name = "{algorithm}"
-local_steps = 5
-lr = 0.01
-batch = 100
-rounds = {rounds}
 """
-WAITS = {"start": 300.0, "patience": 240.0, "beat": 0.5, "silence": 5.0, "linger": 20.0}
+ONE_SILO = """\
+[data]
+name = "diabetes"
+
+[partition]
+silos = 1
+clients = 4
+
+[model]
+name = "mlp"
+hidden = [16]
+"""
+VIEWS = """\
+[data]
+name = "digits"
+take = 400
+
+[partition]
+silos = ["upper-left", "upper-right", "lower-left", "lower-right"]
+grid = [2, 2]
+views = {ash = [0, 1, 2], birch = [1, 2, 3], cedar = [0, 2, 3], doum = [0, 1, 3]}
+
+[partition.classes]
+ash = [0, 1, 2, 3, 4, 5, 6]
+birch = [3, 4, 5, 6, 7, 8, 9]
+cedar = [0, 1, 2, 6, 7, 8, 9]
+doum = [0, 1, 2, 3, 4, 5, 9]
+
+[model]
+name = "multiview"
+extractor = {name = "linear"}
+view_width = 8
+hidden = [8]
+"""
+HEAD = 'embedding = 8\nhead = {name = "linear"}\n'
+MIDDLE = 'embedding = 8\nmiddle = {name = "linear"}\nhead = {name = "linear"}\n'
+ARRIVAL = '\n[engine]\norder = "arrival"\n'
+Q5 = "local_steps = 5\n"
+CASES: Mapping[str, tuple[str, str]] = {  # what comes before [algorithm], and in it
+    "tdcd": (PATIENTS, 'name = "tdcd"\n' + Q5),
+    "tdcd with a head": (PATIENTS + HEAD, 'name = "tdcd"\n' + Q5),
+    "tdcd-private-labels": (PATIENTS, 'name = "tdcd-private-labels"\nlocal_steps = 3\n'),
+    "fedbcd": (PATIENTS, 'name = "fedbcd"\n' + Q5),
+    "fedbcd in turn": (PATIENTS + HEAD, 'name = "fedbcd"\norder = "sequential"\n' + Q5),
+    "fedbcd frozen in turn": (
+        PATIENTS,
+        'name = "fedbcd"\norder = "sequential"\nupdates = "frozen-gradient"\n' + Q5,
+    ),
+    "splitnn": (PATIENTS + HEAD, 'name = "splitnn"\nlocal_steps = 2\n'),
+    "splitnn-u": (PATIENTS + MIDDLE, 'name = "splitnn-u"\n'),
+    "vafl": (PATIENTS + HEAD, 'name = "vafl"\nvisits = 5\nmax_delay = 3\n'),
+    "vafl by arrival": (PATIENTS + HEAD + ARRIVAL, 'name = "vafl"\nvisits = 6\ngroup = 2\n'),
+    "splitnn-async": (PATIENTS + HEAD, 'name = "splitnn-async"\nlocal_steps = 2\nvisits = 5\n'),
+    "splitnn-async by arrival": (
+        PATIENTS + HEAD + ARRIVAL,
+        'name = "splitnn-async"\nlocal_steps = 2\nvisits = 6\n',
+    ),
+    "central": (PATIENTS, 'name = "central"\n'),
+    "alone": (PATIENTS, 'name = "alone"\n' + Q5),
+    "fedavg": (ONE_SILO, 'name = "fedavg"\n' + Q5),
+    "fedprox": (ONE_SILO, 'name = "fedprox"\n' + Q5),
+    "hyfem-avg": (VIEWS, 'name = "hyfem-avg"\nlocal_steps = 2\nsweeps = 1\n'),
+    "hyfem-prox": (VIEWS, 'name = "hyfem-prox"\nlocal_steps = 2\nsweeps = 1\n'),
+}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--rounds", type=int, default=2000, help="of the run that is disturbed")
-    parser.add_argument("--algorithm", default="tdcd")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--within", type=float, default=3600.0, help="seconds, for all of it")
+    parser.add_argument("--case", default="tdcd", help=f"all, or of: {', '.join(CASES)}")
+    parser.add_argument("--missing", choices=["wait", "skip"], default="wait")
+    parser.add_argument("--kills", type=int, default=25, help="of one run, at least")
+    parser.add_argument("--rounds", type=int, default=700, help="of one run")
+    parser.add_argument("--runs", type=int, default=1, help="of each case")
+    parser.add_argument("--seed", type=int, default=0, help="of the first run's kills")
+    parser.add_argument("--within", type=float, default=1800.0, help="seconds, for one run")
+    parser.add_argument("--keep", type=Path, help="a folder for what does not come out exactly")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        text = RUN.format(rounds=given.rounds, algorithm=given.algorithm)
-        one = Rehearsal(RunFile.parse(text), Path(folder) / "rehearsal", WAITS)
-        try:
-            return disturb(one, given.kills, random.Random(given.seed), given.within)
-        finally:
-            one.stop()
+    cases = list(CASES) if given.case == "all" else [given.case]
+    print("| algorithm | kills | hubs | at points | absences | rounds | seconds | model | ledger |")
+    print("|---|---|---|---|---|---|---|---|---|", flush=True)
+    exact = [
+        play(case, seed, given)
+        for seed in range(given.seed, given.seed + given.runs)
+        for case in cases
+    ]
+    print(f"{sum(exact)} of {len(exact)} exact")
+    return 0 if all(exact) else 1
 
 
-def disturb(one: Rehearsal, wanted: int, draw: random.Random, within: float) -> int:
-    run, began = one.prepare(), time.monotonic()
-    parties = list(run.placement.topology.parties)
-    for party in parties:
-        one.start(party)
-    kills: Counter[str] = Counter()
-    pairs = 0
-    while kills.total() < wanted:
-        if draw.random() < 0.8:  # sometimes also while some are still starting
-            await_rounds(one, run.placement.topology.silos[0], 2)
-        time.sleep(draw.uniform(0.0, 1.0))
-        chosen = draw.sample(parties, draw.choice([1, 1, 2]))
-        if any(process.poll() is not None for process in one.processes.values()):
-            print("the run ended before it was killed so often: ask for more rounds")
-            break
-        for party in chosen:
-            one.processes[party].send_signal(signal.SIGKILL)
-        pairs += len(chosen) == 2
-        time.sleep(draw.uniform(0.0, 0.5))
-        for party in chosen:
-            one.processes[party].wait()
-            kills[kind(party)] += 1
-            one.start(party, "--resume")
-        print(f"{kills.total()} kills, {time.monotonic() - began:.0f} s", flush=True)
-    one.wait(within - (time.monotonic() - began), print)
-    outcome = one.compare(run, time.monotonic() - began)
-    told = ", ".join(f"{count} of {what}" for what, count in kills.items())
-    print(
-        f"{kills.total()} kills ({told}; {pairs} times two at once) in {run.round} rounds, "
-        f"{outcome.seconds:.0f} s: model differs by {outcome.difference:g}, ledger "
-        f"{'equal' if outcome.same_ledger else 'DIFFERENT'}"
+def run_file(case: str, rounds: int) -> RunFile:
+    before, inside = CASES[case]
+    shared = f"lr = 0.01\nbatch = 100\nrounds = {rounds}\n"
+    head, _, engine = before.partition("\n[engine]")
+    return RunFile.parse(
+        f"{head}\n[algorithm]\n{inside}{shared}" + (f"\n[engine]{engine}" if engine else "")
     )
-    return 0 if outcome.is_equal and kills.total() >= wanted else 1
 
 
-def await_rounds(one: Rehearsal, hub: Party, more: int, within: float = 300.0) -> None:
-    """Until the hub has made some rounds, or has ended."""
-    log, until = one.of(hub) / "out" / "log.jsonl", time.monotonic() + within
-    seen = rounds(log)
-    while rounds(log) < seen + more and time.monotonic() < until:
-        if one.processes[hub].poll() is not None:
-            return
-        time.sleep(0.05)
-
-
-def rounds(log: Path) -> int:
-    return log.read_text().count('"event": "round"') if log.exists() else 0
-
-
-def kind(party: Party) -> str:
-    return "clients" if isinstance(party, Client) else "hubs"
+def play(case: str, seed: int, given: argparse.Namespace) -> bool:
+    """One storm, and its row; whether it came out exactly."""
+    folder = Path(tempfile.mkdtemp(prefix="storm-"))
+    waits = SKIP if given.missing == "skip" else WAIT
+    one = Rehearsal(run_file(case, given.rounds), folder / "rehearsal", waits)
+    say = lambda line: print(f"{case}, seed {seed}: {line}", file=sys.stderr, flush=True)  # noqa: E731
+    is_exact = False
+    try:
+        found = Storm(one, given.kills, random.Random(seed), given.within, say).blow()
+        is_exact = found.is_exact
+        model = "exact" if found.difference == 0 else f"DIFFERS by {found.difference:.1e}"
+        ledger = "equal" if found.same_ledger else "DIFFERENT"
+        numbers = (found.kills, found.hubs, found.at_points, found.absences, found.rounds)
+        told = " | ".join(map(str, numbers)) + f" | {found.seconds:.0f} | {model} | {ledger} |"
+        print(f"| {case}, seed {seed} | {told}", flush=True)
+    except FedLoomError as problem:
+        traceback.print_exc()
+        print(f"| {case}, seed {seed} | did not end: {problem} |", flush=True)
+    finally:
+        if given.keep is not None and not is_exact:
+            shutil.move(folder, given.keep / f"{case.replace(' ', '-')}-{seed}")
+        else:
+            shutil.rmtree(folder)
+    return is_exact
 
 
 if __name__ == "__main__":

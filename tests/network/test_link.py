@@ -6,7 +6,7 @@ import random
 import pytest
 import torch
 
-from fedloom.errors import FrameError, RefusedError
+from fedloom.errors import FrameError, ProtocolError, RefusedError
 from fedloom.federation.messages import AT_THE_END, Key, Message
 from fedloom.federation.topology import Client
 from fedloom.transports import wire
@@ -62,6 +62,38 @@ def test_a_message_comes_once():
     assert mailbox.take(ONE, Key(0, 1), "update", 1) is not None
     assert mailbox.take(ONE, Key(0, 2), "update", 1) is not None
     assert mailbox.take_each([ONE], Key(0, 2), 0) == {}
+
+
+@pytest.mark.parametrize("first", ["it says it again", "the other comes"])
+@pytest.mark.parametrize("same", [True, False])
+def test_a_hub_that_is_started_again_says_what_it_said_before(first, same):
+    """The other does not want to hear it again; but it has gone on from it."""
+    said = [message(3, move, value=move, source="insurer") for move in (1, 2, 3)]
+    other, _ = receiver("insurer")
+    for one in said:
+        other.receive(wire.encode(one, RUN))
+    mailbox = Mailbox("insurer")
+    again = Link("insurer", "bank", RUN, mailbox)
+    again.resume(3, [])
+    wants = other.hello("boot")
+    if not same:
+        said[1] = message(3, 2, value=5, source="insurer")
+    steps = [lambda: again.greeted(wants), *(lambda one=one: post(again, one) for one in said)]
+    if first == "it says it again":
+        steps = [*steps[1:], steps[0]]
+
+    def play():
+        for step in steps:
+            step()
+            mailbox.check()
+
+    if same:
+        play()
+        post(again, message(3, 4, source="insurer"))
+        assert heard(again, again.acknowledged) == [(3, 4)]
+    else:
+        with pytest.raises(ProtocolError, match="would go on from something else than it told hub"):
+            play()
 
 
 def test_a_key_stands_for_one_message():

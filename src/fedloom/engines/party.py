@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from .. import tree
+from ..crash import crash
 from ..data.placement import View
 from ..errors import AbortedError, LostError, ProtocolError
 from ..federation.fabric import Fabric
@@ -103,7 +104,10 @@ class PartyEngine(Fabric):
         return np.array([self._present[client] for client in known], dtype=bool)
 
     def _links(self, hub: str, wanted: Bools) -> Bools:
-        """To which of its clients a hub has a link; where everyone is waited for, to all."""
+        """To which of its clients a hub has a link; where everyone is waited for, to all. In a
+        round that began before this process did, whoever took part in it does."""
+        if isinstance(self.schedule, Resumed) and self.schedule.has_begun(self.round):
+            return wanted
         mailbox = self._transport.mailbox(hub)
         if self._waits.up is not None:
             some = [self._known[hub][place] for place in np.flatnonzero(wanted)]
@@ -412,6 +416,7 @@ class PartyEngine(Fabric):
             self._check_finite(kind, client, mine)
         sizes = [tree.nbytes(answered.get(client)) for client in clients]
         self._book("up", kind, hub, there, np.array(sizes, dtype=np.int64))
+        crash(f"closed {kind}")
         return answered
 
     def _needed(self, hub: str) -> int:

@@ -216,9 +216,13 @@ class Resumed:
     schedule: Schedule
     again: Recorded
 
+    def has_begun(self, round: int) -> bool:
+        """Whether the round had begun: who takes part in it is decided, whoever is gone by now."""
+        return round == self.again.rounds - 1
+
     def answers(self, moment: Moment, silo: str, clients: Sequence[str]) -> Bools:
         there = self.schedule.answers(moment, silo, clients)
-        if moment.round != self.again.rounds - 1:
+        if not self.has_begun(moment.round):
             return there
         return there & self.again.answers(moment, silo, clients)
 
@@ -230,6 +234,11 @@ class Resumed:
     def check(self, clients: Mapping[str, Sequence[str]]) -> None:
         self.schedule.check(clients)
         self.again.check(clients)
+
+
+def planned(schedule: Schedule) -> Schedule:
+    """Without what has happened already."""
+    return schedule.schedule if isinstance(schedule, Resumed) else schedule
 
 
 def _without(clients: Sequence[str], out: Sequence[str]) -> Bools:

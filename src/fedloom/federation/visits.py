@@ -23,7 +23,7 @@ from .. import tree
 from .local import Local, argument
 from .messages import Kind
 from .placed import AtHubs, Known
-from .schedule import Recorded, Turn
+from .schedule import Recorded, Turn, planned
 
 if TYPE_CHECKING:
     from .fabric import Fabric
@@ -84,9 +84,9 @@ class Visits(NamedTuple):
 
     def _who(self, number: int, turns: int, group: int, back: tuple[str, ...]) -> tuple[str, ...]:
         """The visitors of a turn. `back`: who is free since the last one."""
-        fed = self.fed
-        if isinstance(fed.schedule, Recorded) and fed.schedule.visits:
-            return fed.schedule.order(fed.round, turns, group)[number]
+        fed, plan = self.fed, planned(self.fed.schedule)
+        if isinstance(plan, Recorded) and plan.visits:
+            return plan.order(fed.round, turns, group)[number]
         if fed.clock is not None:
             return fed.clock.visitors(self.at, group)
         first = fed._first(self.at, number, back, group)

@@ -20,7 +20,6 @@ from ..config.runfile import RunFile
 from ..crash import crash
 from ..data.placement import View
 from ..engines.party import PartyEngine
-from ..engines.told import TOLD
 from ..errors import (
     AbortedError,
     DataError,
@@ -99,6 +98,8 @@ class Host:
             done, state = self.memory.restore(fed, algorithm, transport)
         elif resume:
             self.memory.again(fed, 0, transport)
+        else:
+            self.memory.forget()
         self.log.note("started", run=self.run, round=done)
         if isinstance(self.me, Client):  # who is connected is ready
             algorithm.warm_up(fed.part.values[self.me.silo], fed.streams)
@@ -176,7 +177,7 @@ class Host:
         fed.streams = Streams(engine.seed, self._secret())
         skip = self.own.waits.on_missing_client == "skip"
         if not isinstance(self.me, Client) and (skip or engine.order == "arrival"):
-            durable.fed, durable.only = fed, None if skip else TOLD.name
+            durable.fed = fed
             if skip:
                 transport.keep()
         return fed

@@ -4,16 +4,17 @@ hubs may still want to hear, and which moves were accepted from clients.
 The second file is named by its round and written first; the checkpoint, renamed into place, makes
 it count. So the two are always of one moment.
 
-Where clients may be missing, or silos visit a master as they come, a third file has what happened
-in the round that is going on: who dropped out or visited, and what the others sent, before another
-hub hears of anything that follows from it. A hub that is started again tells the others the same,
-whoever has died or come meanwhile.
+Where clients may be missing, or silos visit a master as they come, further files have what happened
+in the round that is going on: who dropped out or visited, and what the others sent. What is new is
+written before anybody, one's own clients included, hears of anything that follows from it, and
+stays until the round is over. So a hub that is started again, as often as may be, tells everyone
+the same, whoever has died or come meanwhile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,9 +25,10 @@ from .. import tree
 from ..algorithms.base import Algorithm
 from ..crash import crash
 from ..engines.party import PartyEngine
+from ..engines.told import TOLD
 from ..errors import DataError, SettingError
 from ..federation.ledger import Ledger
-from ..federation.messages import Key, Message
+from ..federation.messages import AT_THE_START, Key, Message
 from ..federation.placed import AtClients, AtHubs
 from ..federation.releases import Releases
 from ..federation.schedule import Recorded, Resumed
@@ -40,7 +42,6 @@ from ..transports.link import Sent
 from ..transports.wire import Frame
 
 CHECKPOINT = "checkpoint.safetensors"
-GOING_ON = "round.msgpack"
 
 
 class Beside(Struct, forbid_unknown_fields=True):
@@ -50,9 +51,11 @@ class Beside(Struct, forbid_unknown_fields=True):
 
 
 class GoingOn(Struct, forbid_unknown_fields=True):
-    """A round that is not over: who dropped out, as JSON has it, and frames that clients sent."""
+    """Of a round that is not over, before a move: who has dropped out so far, as JSON has it, and
+    frames that clients have sent since the file before."""
 
     run: str
+    move: int
     dropped: dict[str, Any]
     heard: list[tuple[str, str, bytes]]
 
@@ -66,10 +69,16 @@ class Memory:
 
     folder: Path
     run: str
-    _remembered: Any = None
+    _known: Recorded = field(default_factory=Recorded)  # of the round going on, as it is on disk
+    _heard: int = 0  # frames of it there
+    _files: int = 0
+    _until: Key = AT_THE_START  # what happened before this move is there
 
     def _beside(self, round: int) -> Path:
         return self.folder / f"links-{round}.msgpack"
+
+    def _going_on(self, number: int) -> Path:
+        return self.folder / f"round-{number}.msgpack"
 
     @property
     def is_there(self) -> bool:
@@ -98,19 +107,24 @@ class Memory:
         for old in self.folder.glob("links-*.msgpack"):
             if old != self._beside(done):
                 old.unlink(missing_ok=True)
+        for number in range(self._files):
+            self._going_on(number).unlink(missing_ok=True)
+        self._known, self._heard, self._files = Recorded(), 0, 0
 
-    def remember(self, record: Recorded, heard: Sequence[Message]) -> None:
-        """This round so far: before any other hub hears of it."""
-        here = record.of_round(record.rounds - 1)
-        if (here, len(heard)) != self._remembered:
-            frames = [
-                (*one.source, wire.encode(one, self.run))
-                for one in heard
-                if isinstance(one.source, Client)
-            ]
-            made = GoingOn(self.run, here.to_json(), frames)
-            write_bytes(self.folder / GOING_ON, msgspec.msgpack.encode(made))
-            self._remembered = (here, len(heard))
+    def remember(self, before: Message, record: Recorded, kept: Sequence[Message]) -> None:
+        """What is new in this round, before a message that may follow from it is sent. Who visits
+        is decided where others are told."""
+        if before.key <= self._until:  # it happens again
+            return
+        here = record.of_round(before.key.round)
+        heard = [(one, one.source) for one in kept if isinstance(one.source, Client)]
+        decided = before.kind == TOLD.name and here.visits != self._known.visits
+        if len(heard) == self._heard and here.dropped == self._known.dropped and not decided:
+            return
+        frames = [(*source, wire.encode(one, self.run)) for one, source in heard[self._heard :]]
+        made = GoingOn(self.run, before.key.move, here.to_json(), frames)
+        write_bytes(self._going_on(self._files), msgspec.msgpack.encode(made))
+        self._known, self._heard, self._files = here, len(heard), self._files + 1
 
     def restore(
         self, fed: PartyEngine, algorithm: Algorithm, transport: GrpcTransport
@@ -137,15 +151,24 @@ class Memory:
 
     def again(self, fed: PartyEngine, round: int, transport: GrpcTransport) -> None:
         """The round that was going on happens as it did."""
-        path = self.folder / GOING_ON
-        if not path.exists() or isinstance(fed.schedule, Recorded):
-            return
-        found = self._decoded(path, GoingOn)
-        before = Recorded.from_json(found.dropped)
-        if before.rounds == round + 1:
-            fed.schedule = Resumed(fed.schedule, before)
+        while (path := self._going_on(self._files)).exists():
+            found = self._decoded(path, GoingOn)
+            before = Recorded.from_json(found.dropped)
+            if before.rounds != round + 1:  # of a round that is over
+                break
             for silo, name, frame in found.heard:
                 transport.links[Client(silo, name)].receive(frame)
+            self._known, self._until = before, Key(round, found.move)
+            self._heard, self._files = self._heard + len(found.heard), self._files + 1
+        self.forget(self._files)
+        if self._files:
+            fed.schedule = Resumed(fed.schedule, self._known)
+
+    def forget(self, first: int = 0) -> None:
+        """What is on disk of a round going on, from one of its files on."""
+        for path in self.folder.glob("round-*.msgpack"):
+            if int(path.stem.removeprefix("round-")) >= first:
+                path.unlink(missing_ok=True)
 
     def _read(self, round: int) -> Beside:
         return self._decoded(self._beside(round), Beside)
@@ -171,20 +194,18 @@ def _placed(fed: PartyEngine, fresh: Any, values: Any) -> Any:
 
 
 class Durable:
-    """The transport of a party; of a hub whose clients may be missing (`fed` is set then), what
-    happened in a round is on disk before another hub is told anything that follows from it. `only`:
-    before messages of this kind, where nothing else follows."""
+    """The transport of a party; of a hub whose clients may be missing, or that may decide who
+    visits (`fed` is set then), what happened in a round is on disk before anybody is told anything
+    that follows from it."""
 
     def __init__(self, transport: GrpcTransport, memory: Memory):
         self._transport, self._memory = transport, memory
         self.fed: PartyEngine | None = None
-        self.only: str | None = None
         self.mailbox, self.pulse, self.abort = transport.mailbox, transport.pulse, transport.abort
 
     def send(self, message: Message) -> None:
-        follows = self.only in (None, message.kind) and isinstance(message.to, str)
-        if self.fed is not None and follows:
-            self._memory.remember(self.fed.record, self._transport.kept)
+        if self.fed is not None:
+            self._memory.remember(message, self.fed.record, self._transport.kept)
         crash(f"before {message.kind}")
         self._transport.send(message)
         crash(f"after {message.kind}")

@@ -4,11 +4,13 @@ Keys of the messages on a link only grow, so they number it: a party that connec
 key it wants to hear on, and the other sends again from there. What was sent is kept until the
 receiver has it and two rounds have begun since, so that a party that lost its memory can hear its
 round again. A key stands for one byte string for ever: an equal duplicate is dropped, a different
-one is refused, and so is what comes late.
+one is refused, and so is what comes late. A hub that is started again is not asked for what it said
+before, and must come to say the same: who connects gives a digest of what it has heard.
 """
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -16,7 +18,7 @@ from typing import NamedTuple
 
 from msgspec import MsgspecError, Struct, msgpack
 
-from ..errors import FrameError, NotFiniteError, RefusedError
+from ..errors import FrameError, NotFiniteError, ProtocolError, RefusedError
 from ..federation.messages import AT_THE_END, Key, Message
 from ..federation.permits import Bounds, Permits
 from ..federation.topology import Client, Party, title
@@ -30,13 +32,15 @@ NOTHING = Key(-2, 0)  # before every key
 
 class Hello(Struct, tag=True, forbid_unknown_fields=True):
     """First on every connection, both ways. `wants`: messages after this key; none: those of the
-    round that the other is in. `at`: the round of the last message sent to the other. Who dials
-    sends a `challenge`; who answers, its certificate and a proof that it has its key."""
+    round that the other is in. `at`: the round of the last message sent to the other. `heard`: a
+    digest of what came in the round of that key. Who dials sends a `challenge`; who answers, its
+    certificate and a proof that it has its key."""
 
     run: str
     boot: str
     wants: tuple[int, int] | None
     at: int
+    heard: bytes = b""
     challenge: bytes = b""
     certificate: bytes = b""
     proof: bytes = b""
@@ -110,6 +114,8 @@ class Link:
         self._dropped = NOTHING  # the last key that is no longer kept
         self._began = -1  # the round that this process began with
         self._digests: dict[Key, bytes] = {}
+        self._heard = b""  # a digest of what came in the round of `got`
+        self._told = NOTHING, b""  # and what the peer says of what it has heard, up to a key
         self._frame = bytearray()
         self._filled = 0
         self.got = NOTHING  # the last key that came
@@ -139,6 +145,7 @@ class Link:
                     self._outbox[0].key.round < oldest and self._outbox[0].key < self.acknowledged
                 ):
                     self._dropped = self._outbox.pop(0).key
+            self._compare()
         self.wake()
 
     def _check(self, message: Message) -> None:
@@ -178,11 +185,29 @@ class Link:
         with self._lock:
             return [sent for sent in self._outbox if sent.key.round >= round]
 
+    def _compare(self) -> None:
+        """What a hub has come to say, with what the peer has heard of it; a client's last bits may
+        differ."""
+        (key, heard), found = self._told, b""
+        is_there = bool(self._outbox) and self._outbox[-1].key >= key
+        if not heard or not is_there or isinstance(self.me, Client):
+            return
+        self._told = NOTHING, b""
+        said = [sent for sent in self._outbox if sent.key.round == key.round and sent.key <= key]
+        for sent in said:
+            found = _digest(found, sent.frame.head)
+        if said and said[-1].key == key and found != heard:
+            raise ProtocolError(
+                f"{key}: {title(self.me)} would go on from something else than it told "
+                f"{title(self.peer)} before it was started again: its folder must be as it was then"
+            )
+
     # Greeting
 
     def hello(self, boot: str, *proof: bytes) -> Hello:
-        wants = None if self._joins and not self.boot else self.got
-        return Hello(self._run, boot, wants, self.round, *proof)
+        with self._receiving:
+            wants = None if self._joins and not self.boot else self.got
+            return Hello(self._run, boot, wants, self.round, self._heard, *proof)
 
     def greeted(self, hello: Hello) -> Key:
         """The key after which to send; RefusedError where the two cannot go on together."""
@@ -197,6 +222,12 @@ class Link:
                 f"{title(self.peer)} wants to hear on from {first}; {title(self.me)} keeps what "
                 f"came after {self._dropped}"
             )
+        with self._lock:
+            self._told = first, hello.heard
+            try:
+                self._compare()
+            except ProtocolError as problem:
+                self._mailbox.fail(problem)
         self.boot, self.at, self.acknowledged = hello.boot, hello.at, first
         self._frame, self._filled = bytearray(), 0
         self.meetings += 1
@@ -235,6 +266,7 @@ class Link:
             if key <= self.got:
                 self._again(message, self._digests.get(key), digest)
                 return
+            self._heard = _digest(self._heard if key.round == self.got.round else b"", frame)
             self.got = key
             self._digests = {k: d for k, d in self._digests.items() if k.round >= key.round - KEPT}
             self._digests[key] = digest
@@ -252,3 +284,8 @@ class Link:
             raise FrameError(
                 f"{message.key}: {title(self.peer)} sent {message.kind} twice, differently"
             )
+
+
+def _digest(before: bytes, frame: bytes | bytearray) -> bytes:
+    """Of one frame more."""
+    return hashlib.sha256(before + wire.digest_of(frame)).digest()
