@@ -22,13 +22,15 @@ from fedloom.run import Run
 
 WAIT = {"start": 300.0, "patience": 240.0, "beat": 0.2, "silence": 1.0, "linger": 20.0}
 SKIP = {**WAIT, "on_missing_client": "skip", "deadline": 5.0}
-POINTS = [  # of hubs; and before and after each kind of message
+WHEN = ("before", "after", "closed")  # for each kind of message
+POINTS = [  # of hubs
     "before checkpoint",
     "writing checkpoint.safetensors",
     "between the two files",
     "after checkpoint",
     "writing round-0.msgpack",
     "written round-1.msgpack",
+    "written round-3.msgpack",
 ]
 
 
@@ -71,7 +73,7 @@ class Storm:
         self._parties = list(run.placement.topology.parties)
         permits = Agreement.read(self.one.folder / "agreement.json").permits
         kinds = sorted({way.kind for way in permits.forms})
-        self._points = [f"{when} {kind}" for when in ("before", "after") for kind in kinds] + POINTS
+        self._points = [f"{when} {kind}" for when in WHEN for kind in kinds] + POINTS
         try:
             for party in self._parties:
                 self.one.start(party)

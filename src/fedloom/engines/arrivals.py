@@ -29,14 +29,19 @@ class Arrivals:
             if silo in self._hosted:
                 self._transport.send(Message(key, FREE.name, silo, self._at, None))
 
-    def first(self, group: int, seconds: float, everyone: bool) -> tuple[str, ...]:
-        """The group that came first, at the master; `everyone`: once all are there."""
+    def next(
+        self, group: int, seconds: float, everyone: bool, before: tuple[str, ...] | None
+    ) -> tuple[str, ...]:
+        """The group that came first, at the master; `everyone`: once all are there. `before`: who
+        it was, where the master has been so far already."""
+        if before is not None:
+            return self._take(before)
         enough = len(self._away) if everyone else max(0, group - len(self._here))
         came = self._transport.mailbox(self._at).take_first(self._away, enough, seconds)
         self._here += [str(silo) for silo in came]
-        return self.take(self._here[:group])
+        return self._take(self._here[:group])
 
-    def take(self, who: Iterable[str]) -> tuple[str, ...]:
+    def _take(self, who: Iterable[str]) -> tuple[str, ...]:
         """These are visiting."""
         who = tuple(who)
         self._here = [silo for silo in self._here if silo not in who]

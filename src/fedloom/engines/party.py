@@ -104,10 +104,9 @@ class PartyEngine(Fabric):
         return np.array([self._present[client] for client in known], dtype=bool)
 
     def _links(self, hub: str, wanted: Bools) -> Bools:
-        """To which of its clients a hub has a link; where everyone is waited for, to all. In a
-        round that began before this process did, whoever took part in it does."""
+        """To which of its clients a hub has a link; where everyone is waited for, to all."""
         if isinstance(self.schedule, Resumed) and self.schedule.has_begun(self.round):
-            return wanted
+            return wanted  # whoever took part in it does, and the others have heard so
         mailbox = self._transport.mailbox(hub)
         if self._waits.up is not None:
             some = [self._known[hub][place] for place in np.flatnonzero(wanted)]
@@ -466,10 +465,7 @@ class PartyEngine(Fabric):
             return AtHubs({}, (at,))
         plan = self.schedule
         before = plan.visitors(self.round, number) if isinstance(plan, Resumed) else None
-        if before is not None:
-            who = self._arrivals.take(before)
-        else:
-            who = self._arrivals.first(group, self._waits.for_hub, everyone=number == 0)
+        who = self._arrivals.next(group, self._waits.for_hub, number == 0, before)
         self.record.visited(self.round, number, Turn(who))
         return AtHubs({at: who}, (at,))
 
