@@ -3,6 +3,7 @@ of the replay of what the hubs recorded."""
 
 import pytest
 
+from fedloom.errors import LostError
 from fedloom.federation.schedule import Moment
 from fedloom.federation.topology import Client
 
@@ -75,3 +76,20 @@ def test_a_visitor_dies_where_the_order_was_given(rehearsal):  # noqa: F811
     record = ended(one, THEIR)
     (first, *_) = sorted(moment for moment, who in record.dropped.items() if "b" in who)
     assert first.kind == "update"  # its embeddings had been told of
+
+
+@pytest.mark.slow
+def test_a_hub_that_has_lost_what_it_wrote_of_the_round(rehearsal):  # noqa: F811
+    """It would count otherwise than it told: that is noticed, and nobody goes on from it."""
+    one = rehearsal(PRIVATE, **SKIP)
+    started(one, "b", "before gradient:35")
+    died(one, "b")
+    kill(one, THEIR)
+    written = list((one.of("b") / "out").glob("round-*.msgpack"))
+    assert len(written) == 2  # of two steps
+    for path in written:
+        path.unlink()
+    one.start("b", "--resume")
+    with pytest.raises(LostError, match="hub b: exit code 11"):
+        one.wait(SLOW)
+    assert "hub b would go on from something else than it told" in one.last_words("b")
