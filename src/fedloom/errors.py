@@ -14,6 +14,8 @@ FedLoomError
 ├── LostError           a party did not answer within its deadline
 ├── RefusedError        a party that may not take part: its certificate, its run, its address
 ├── AbortedError        another party stopped the run; carries the cause
+│   └── OutOfStepError  hubs are at different points of the run: they agree on one, and go on
+├── NoCommonRoundError  there is no round that all hubs could go on from
 ├── ExistsError         an output folder that already holds something
 ├── WriteError          a file cannot be written: a full disk, a folder without permission
 └── InterruptedRun      the user stopped the run; what was done is saved
@@ -88,6 +90,14 @@ class RefusedError(FedLoomError):
 
 class AbortedError(FedLoomError):
     """Another party stopped the run."""
+
+
+class OutOfStepError(AbortedError):
+    """A party is at another point of the run than the others: this attempt at it is over."""
+
+
+class NoCommonRoundError(FedLoomError):
+    """Hubs hold no round in common to go on from."""
 
 
 class ExistsError(FedLoomError, FileExistsError):

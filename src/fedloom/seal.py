@@ -46,9 +46,10 @@ def is_whole(content: bytes, must: bool = True) -> bool:
     return digest.hexdigest().encode() == found[1]
 
 
-def write(path: Path, content: bytes, mode: int = 0o666) -> None:
-    """A file of any form whose content has the BLANK near its beginning."""
-    write_bytes(path, sealed(content), mode)
+def write(path: Path, content: bytes, **mode: int) -> None:
+    """A file of any form whose content has the BLANK near its beginning. `mode`: who may read it,
+    as in files.py."""
+    write_bytes(path, sealed(content), **mode)
 
 
 def read(path: Path, cure: str = "", must: bool = True) -> bytes:
@@ -70,9 +71,9 @@ def _told(what: str, cure: str) -> str:
 # JSON
 
 
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
+def write_json(path: Path, value: Mapping[str, Any], **mode: int) -> None:
     text = json.dumps({"seal": BLANK, **value}, indent=2, ensure_ascii=False) + "\n"
-    write(path, text.encode("utf-8"))
+    write(path, text.encode("utf-8"), **mode)
 
 
 def read_json(path: Path, cure: str = "", must: bool = True) -> dict[str, Any]:
@@ -87,11 +88,11 @@ def read_json(path: Path, cure: str = "", must: bool = True) -> dict[str, Any]:
 
 
 def write_tensors(
-    path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], mode: int = 0o666
+    path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], **mode: int
 ) -> None:
     """As safetensors. `facts`: JSON, in its metadata."""
     whole = {name: a.detach().cpu().contiguous().clone() for name, a in tensors.items()}
-    write(path, save(whole, {FACTS: json.dumps({"seal": BLANK, **facts})}), mode)
+    write(path, save(whole, {FACTS: json.dumps({"seal": BLANK, **facts})}), **mode)
 
 
 def read_tensors(path: Path, cure: str = "") -> tuple[dict[str, Tensor], dict[str, Any]]:

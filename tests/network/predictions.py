@@ -12,10 +12,10 @@ from fedloom.errors import FedLoomError
 from fedloom.federation.topology import Client
 from fedloom.parties.agreement import Agreement
 from fedloom.parties.log import Log
-from fedloom.parties.memory import CHECKPOINT
 from fedloom.parties.partyfile import PartyFile
 from fedloom.parties.predict import Predicting, Question
 from fedloom.records.checkpoint import save_checkpoint
+from fedloom.records.history import CHECKPOINT
 from fedloom.run import Snapshot
 
 SLOW = 150  # seconds: nothing takes longer, or it is an error

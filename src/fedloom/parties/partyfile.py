@@ -44,6 +44,7 @@ class Own:
     agreement: Annotated[str, "what all parties know"]
     rows: Annotated[str, "this party's own rows"]
     folder: Annotated[str, "where it writes"]
+    keep: Annotated[int, "rounds that it can go back to, if another party has to"] = 10
     secret: Annotated[str | None, "file of at least 32 bytes that noise is drawn from"] = None
     table: Annotated[str | None, "a client's own CSV or Parquet file, for `fedloom align`"] = None
     salt: Annotated[str | None, "a secret text that all clients share: ids are hashed with it"] = (
@@ -140,6 +141,8 @@ class PartyFile:
             raise SettingError(f"{path}: {where}{': ' if where else ''}{problem}") from None
         if not isinstance(found.me, Client) and found.listen is None:
             raise SettingError(f"{path}: a hub needs `listen`, host:port")
+        if found.party.keep < 2:
+            raise SettingError(f"{path}: party.keep must be at least 2, not {found.party.keep}")
         return _absolute(found, path.resolve().parent)
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ..crash import crash
 from ..errors import DamagedError
-from ..files import second_name
+from ..files import second_name, telling
 from ..run import Snapshot
 from .checkpoint import Checkpoint, load_checkpoint, round_of, save_checkpoint
 from .record import Record
@@ -84,6 +84,16 @@ class Checkpoints:
         kept = [round for round in older if round < newest][: self.keep - 1]
         for round in older.keys() - set(kept):
             older[round].unlink(missing_ok=True)
+
+    def back_to(self, round: int) -> None:
+        """The one after so many rounds is the newest; 0: there is none."""
+        if self.numbered(round).exists():
+            with telling(self.newest):
+                self.numbered(round).replace(self.newest)
+        elif round == 0:
+            self.newest.unlink(missing_ok=True)
+        self._round, self._spoilt = None, False
+        self.forget(round)
 
     def clear(self) -> None:
         """None is needed any more."""

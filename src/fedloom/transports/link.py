@@ -3,9 +3,11 @@
 Keys of the messages on a link only grow, so they number it: a party that connects says after which
 key it wants to hear on, and the other sends again from there. What was sent is kept until the
 receiver has it and two rounds have begun since, so that a party that lost its memory can hear its
-round again. A key stands for one byte string for ever: an equal duplicate is dropped, a different
-one is refused, and so is what comes late. A hub that is started again is not asked for what it said
-before, and must come to say the same: who connects gives a digest of what it has heard.
+round again. Within an attempt at the run, a key stands for one byte string for ever: an equal
+duplicate is dropped, a different one is refused, and so is what comes late. A hub that is started
+again is not asked for what it said before, and must come to say the same: who connects gives a
+digest of what it has heard. A hub that cannot, or that wants to hear what nobody keeps any more,
+comes from an earlier moment (a backup): then this attempt is over for all.
 """
 
 from __future__ import annotations
@@ -18,29 +20,41 @@ from typing import NamedTuple
 
 from msgspec import MsgspecError, Struct, msgpack
 
-from ..errors import FrameError, NotFiniteError, ProtocolError, RefusedError
+from ..errors import FrameError, NotFiniteError, OutOfStepError, RefusedError
+from ..federation.attempts import Held, Line, tag
 from ..federation.messages import AT_THE_END, Key, Message
 from ..federation.permits import Bounds, Permits
 from ..federation.topology import Client, Party, title
 from . import wire
 from .base import Mailbox
+from .position import Position
 
 CHUNK = 1 << 20
 KEPT = 2  # rounds
 NOTHING = Key(-2, 0)  # before every key
 
 
+class Heard(NamedTuple):
+    """The last key that came, and a digest of what came in its round until then."""
+
+    key: Key
+    digest: bytes
+
+
 class Hello(Struct, tag=True, forbid_unknown_fields=True):
     """First on every connection, both ways. `wants`: messages after this key; none: those of the
-    round that the other is in. `at`: the round of the last message sent to the other. `heard`: a
-    digest of what came in the round of that key. Who dials sends a `challenge`; who answers, its
+    round that the other is in. `at`: the round that this party is in. `heard`: from the other.
+    `line`, `agreeing` and `held`: its position. Who dials sends a `challenge`; who answers, its
     certificate and a proof that it has its key."""
 
     run: str
     boot: str
     wants: tuple[int, int] | None
     at: int
-    heard: bytes = b""
+    heard: tuple[Key, bytes] | None = None
+    line: Line | None = Line()
+    agreeing: bool = False
+    held: tuple[Held, ...] = ()
     challenge: bytes = b""
     certificate: bytes = b""
     proof: bytes = b""
@@ -61,9 +75,10 @@ class Beat(Struct, tag=True, forbid_unknown_fields=True):
 
 
 class Stop(Struct, tag=True, forbid_unknown_fields=True):
-    """The run is over for everyone."""
+    """The run is over for everyone. `restore`: until something is restored."""
 
     cause: str
+    restore: bool = False
 
 
 class Bye(Struct, tag=True, forbid_unknown_fields=True):
@@ -105,8 +120,10 @@ class Link:
         joins: bool = False,
         permits: Permits | None = None,
         bounds: Bounds | None = None,
+        position: Position | None = None,
     ):
         self.me, self.peer, self._joins = me, peer, joins
+        self.position = position or Position()
         self._permits, self._bounds = permits, bounds or Bounds()
         self._run, self._mailbox, self._cap = run, mailbox, cap
         self._lock, self._receiving = threading.Lock(), threading.Lock()
@@ -114,8 +131,9 @@ class Link:
         self._dropped = NOTHING  # the last key that is no longer kept
         self._began = -1  # the round that this process began with
         self._digests: dict[Key, bytes] = {}
-        self._heard = b""  # a digest of what came in the round of `got`
-        self._told = NOTHING, b""  # and what the peer says of what it has heard, up to a key
+        self._told: Heard | None = None  # what the peer says that it has heard
+        self.heard: Heard | None = None  # and what came from it
+        self.met: Hello | None = None  # the last greeting of the peer
         self._frame = bytearray()
         self._filled = 0
         self.got = NOTHING  # the last key that came
@@ -128,12 +146,18 @@ class Link:
         self.left: Counter[str] = Counter()  # bytes by kind, of what was to be sent
         self.wake: Callable[[], None] = lambda: None
 
+    @property
+    def tag(self) -> str:
+        """What messages say that they are of; `-` is no attempt's name."""
+        line, none = self.position.line, self.position.agreeing or self.position.line is None
+        return tag(self._run, "-" if none or line is None else line.attempt)
+
     # Sending
 
     def post(self, message: Message, body: wire.Body) -> None:
         """To be sent, as soon as there is a connection; refused if it was not agreed on."""
         self._check(message)
-        key, frame = message.key, wire.frame_of(message, self._run, body)
+        key, frame = message.key, wire.frame_of(message, self.tag, body)
         with self._lock:
             if self._outbox and key <= self._outbox[-1].key:
                 raise FrameError(f"{key}: a second message to {title(self.peer)} in one move")
@@ -172,34 +196,40 @@ class Link:
 
     @property
     def round(self) -> int:
-        """Of the last message sent, but for the end of the run."""
+        """That this party is in: of the last message sent, but for the end of the run, if no later
+        one has begun."""
         with self._lock:
             keys = [sent.key for sent in self._outbox if sent.key != AT_THE_END]
-            return max((keys[-1] if keys else self._dropped).round, self._began)
+            last = (keys[-1] if keys else self._dropped).round
+            return max(last, self._began, self.position.round)
 
-    def resume(self, round: int, sent: Iterable[Sent]) -> None:
-        """Begin with a later round, and with what was sent before it."""
+    def resume(
+        self, round: int, sent: Iterable[Sent], dropped: Key = NOTHING, heard: Heard | None = None
+    ) -> None:
+        """Begin with a later round, with what was sent before it and what was heard."""
         self._began, self.got, self._outbox = round, Key(round, 0), [*sent]
+        self._dropped, self.heard = dropped, heard
 
-    def sent_since(self, round: int) -> list[Sent]:
+    def since(self, round: int) -> tuple[Key, list[Sent]]:
+        """What was sent in this round and later; and the last key before."""
         with self._lock:
-            return [sent for sent in self._outbox if sent.key.round >= round]
+            gone = [sent.key for sent in self._outbox if sent.key.round < round]
+            return max([self._dropped, *gone]), self._outbox[len(gone) :]
 
     def _compare(self) -> None:
         """What a hub has come to say, with what the peer has heard of it; a client's last bits may
         differ."""
-        (key, heard), found = self._told, b""
-        is_there = bool(self._outbox) and self._outbox[-1].key >= key
-        if not heard or not is_there or isinstance(self.me, Client):
+        told, found = self._told, b""
+        if told is None or not self._outbox or self._outbox[-1].key < told.key:
             return
-        self._told = NOTHING, b""
+        self._told, key = None, told.key
         said = [sent for sent in self._outbox if sent.key.round == key.round and sent.key <= key]
         for sent in said:
             found = _digest(found, sent.frame.head)
-        if said and said[-1].key == key and found != heard:
-            raise ProtocolError(
+        if found != told.digest and (said or key.round >= max(self._began, 0)):
+            raise OutOfStepError(
                 f"{key}: {title(self.me)} would go on from something else than it told "
-                f"{title(self.peer)} before it was started again: its folder must be as it was then"
+                f"{title(self.peer)} before it was started again: its folder is not as it was then"
             )
 
     # Greeting
@@ -207,31 +237,50 @@ class Link:
     def hello(self, boot: str, *proof: bytes) -> Hello:
         with self._receiving:
             wants = None if self._joins and not self.boot else self.got
-            return Hello(self._run, boot, wants, self.round, self._heard, *proof)
+            here = self.position
+            where = here.line, here.agreeing, here.held
+            return Hello(self._run, boot, wants, self.round, self.heard, *where, *proof)
 
     def greeted(self, hello: Hello) -> Key:
-        """The key after which to send; RefusedError where the two cannot go on together."""
+        """The key after which to send; RefusedError where the two cannot go on together,
+        OutOfStepError where not as they are."""
         if hello.run != self._run:
             raise RefusedError(
                 f"{title(self.me)} and {title(self.peer)} have different runs: fingerprints "
                 f"{self._run[:12]} and {hello.run[:12]}"
             )
+        self.met = hello
+        self.position.meet(self.me, self.peer, hello)
+        if hello.agreeing and self._joins:  # there is nothing yet to join
+            return self._dropped
         first = Key(self.round, -1) if hello.wants is None else Key(*hello.wants)
         if first < self._dropped:
-            raise RefusedError(
+            raise (RefusedError if isinstance(self.peer, Client) else OutOfStepError)(
                 f"{title(self.peer)} wants to hear on from {first}; {title(self.me)} keeps what "
                 f"came after {self._dropped}"
             )
-        with self._lock:
-            self._told = first, hello.heard
-            try:
-                self._compare()
-            except ProtocolError as problem:
-                self._mailbox.fail(problem)
+        if not isinstance(self.me, Client) and not self.position.agreeing:
+            self._hold_to(hello)
+        if self._joins and self.position.line is None:
+            self.position.line = hello.line
         self.boot, self.at, self.acknowledged = hello.boot, hello.at, first
         self._frame, self._filled = bytearray(), 0
         self.meetings += 1
         return first
+
+    def _hold_to(self, hello: Hello) -> None:
+        """What the other has heard of a hub counts, whatever became of the hub since."""
+        if hello.heard is None:
+            return
+        heard = Heard(*hello.heard)
+        if heard.key.round > self.round:
+            raise OutOfStepError(
+                f"{title(self.peer)} has heard {title(self.me)} in {heard.key}, which "
+                f"{title(self.me)} does not remember: it is in round {self.round}"
+            )
+        with self._lock:
+            self._told = heard
+            self._compare()
 
     # Receiving
 
@@ -256,7 +305,7 @@ class Link:
     def receive(self, frame: bytes | bytearray) -> None:
         """Into the mailbox, once; also where a broken connection's last frame is still being read
         while the next connection brings it again."""
-        message = wire.decode(frame, self._run, self.peer, self.me, self._cap)
+        message = wire.decode(frame, self.tag, self.peer, self.me, self._cap)
         key, digest = message.key, wire.digest_of(frame)
         try:
             self._check(message)
@@ -266,7 +315,10 @@ class Link:
             if key <= self.got:
                 self._again(message, self._digests.get(key), digest)
                 return
-            self._heard = _digest(self._heard if key.round == self.got.round else b"", frame)
+            if key != AT_THE_END:
+                same = self.heard is not None and self.heard.key.round == key.round
+                before = self.heard.digest if same and self.heard is not None else b""
+                self.heard = Heard(key, _digest(before, frame))
             self.got = key
             self._digests = {k: d for k, d in self._digests.items() if k.round >= key.round - KEPT}
             self._digests[key] = digest
