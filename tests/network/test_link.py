@@ -92,7 +92,9 @@ def test_a_hub_that_is_started_again_says_what_it_said_before(first, same):
         post(again, message(3, 4, source="insurer"))
         assert heard(again, again.acknowledged) == [(3, 4)]
     else:
-        with pytest.raises(OutOfStepError, match="would go on from something else than it told hub"):
+        with pytest.raises(
+            OutOfStepError, match="would go on from something else than it told hub"
+        ):
             play()
 
 

@@ -18,7 +18,7 @@ from .past import Past
 
 @dataclass
 class KeptState:
-    """At a hub: what its clients hold, as far as they have said so."""
+    """At a hub: what those clients hold that cannot go on where it is."""
 
     past: Past
     held: dict[Client, tuple[Held, ...]] = field(default_factory=dict)
@@ -28,6 +28,7 @@ class KeptState:
         not help."""
         self.held[client] = held
         if self._fits(client, round):
+            del self.held[client]
             return
         newest = max((one.round for one in held), default=0)
         lacks = f"{title(client)} has its own state of round {newest}, and not of round {round}"

@@ -11,7 +11,7 @@ always of one moment. What is damaged, or was made by an attempt that is over, d
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -92,14 +92,19 @@ class Past:
         whole = [round for round, path in states.items() if self._is_whole(path)]
         made = [self._besides[round].line.of(round) for round in whole if round in self._besides]
         held = sorted((one for one in made if self.line.has(one)), reverse=True)
-        newest = held[0].round if held else 0
         if states and not held and 0 not in self._besides:
             raise DamagedError(
                 f"{self.folder}: no checkpoint is whole. Restore the folder from a backup, or empty"
                 " it: hubs then go on from what all of them hold"
             )
-        self.held = (*held, START) if newest <= self.keep else tuple(held)
+        self._hold(held)
         return self.held
+
+    def _hold(self, held: Sequence[Held]) -> None:
+        """These, and the start for as long as a round would be held."""
+        newest = held[0].round if held else 0
+        start = (START,) if newest <= self.keep else ()
+        self.held = (*[one for one in held if one != START][: self.keep], *start)
 
     @property
     def on_line(self) -> list[Held]:
@@ -157,6 +162,7 @@ class Past:
         self.checkpoints.save(snapshot, (), wall)
         self._besides[done] = beside
         self._forget_links(done)
+        self._hold([self.line.of(done), *(one for one in self.held if one.round < done)])
 
     def adopt(self, held: Held, line: Line, back: tuple[Back, ...]) -> None:
         """Another attempt, from what is held: from now on, whatever happens. Nobody needs to hear
