@@ -51,13 +51,13 @@ def test_what_is_the_same_for_all_clients_is_kept_once():
     for move, payload in ((1, theta), (2, theta), (3, dict(theta))):
         for one in two:
             hub.send(Message(Key(0, move), "model", "ash", one, payload))
-    first, second = (hub.links[one].since(0)[1] for one in two)
+    first, second = (hub.links[one].sent_since(0) for one in two)
     for mine, other in zip(first, second, strict=True):
         assert mine.frame.body is other.frame.body
         assert mine.frame.head != other.frame.head
     theta["w"] += 1  # what was sent stays as it was sent, and the next move is encoded anew
     hub.send(Message(Key(0, 4), "model", "ash", two[0], theta))
-    assert hub.links[two[0]].since(0)[1][-1].frame.body != first[0].frame.body
+    assert hub.links[two[0]].sent_since(0)[-1].frame.body != first[0].frame.body
 
 
 def test_large_messages_go_in_pieces_and_in_order(tmp_path):

@@ -22,7 +22,6 @@ from fedloom.records.checkpoint import load_checkpoint
 from fedloom.records.history import Checkpoints
 from fedloom.testing import placement, task
 from fedloom.transports.grpc import GrpcTransport
-from fedloom.transports.link import NOTHING
 from fedloom.transports.secure import Address, Identity
 
 ALGORITHM = TDCD(local_steps=2, lr=0.2, batch=20)
@@ -82,10 +81,10 @@ def test_a_hub_remembers_its_state_its_receipts_and_what_it_told_other_hubs(tmp_
     done, value, fed, transport = restored(tmp_path)
     assert (done, value) == (3, 0.5)
     assert fed.receipts == {Client("ash", "0"): Key(2, 4)}
-    gone, told = transport.links["birch"].since(0)
-    assert gone == Key(1, 1)
+    told = transport.links["birch"].sent_since(0)
+    assert transport.links["birch"].last_before(2) == Key(1, 1)
     assert [sent.key for sent in told] == [Key(2, 1)]  # of the round that is over
-    assert transport.links[Client("ash", "0")].since(0) == (NOTHING, [])
+    assert transport.links[Client("ash", "0")].sent_since(0) == []
     for link in transport.links.values():
         assert link.got == Key(3, 0)
         assert link.round == 3
@@ -310,7 +309,7 @@ def test_another_attempt_begins_with_a_round_that_was_held(tmp_path, monkeypatch
     assert (again.line, again.back) == (line, BACK)
     done, value, fed, transport = restored(tmp_path)
     assert (done, value, fed.record.back) == (4, 0.5, BACK)
-    assert transport.links["birch"].since(0) == (NOTHING, [])  # of another attempt
+    assert transport.links["birch"].sent_since(0) == []  # of another attempt
     assert load_checkpoint(tmp_path / "checkpoint.safetensors").round == 4
     assert not list(tmp_path.glob("*-[56].*"))
     assert not (tmp_path / "done.json").exists()

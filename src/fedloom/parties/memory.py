@@ -83,8 +83,8 @@ class Memory:
         homes = {party.silo for party in fed.hosted if isinstance(party, Client)}
         for peer, link in transport.links.items():
             if isinstance(peer, str) and peer not in homes:
-                gone, kept = link.since(done - 1)
-                beside.sent[peer] = gone, [(*sent.key, b"".join(sent.frame)) for sent in kept]
+                kept = [(*one.key, b"".join(one.frame)) for one in link.sent_since(done - 1)]
+                beside.sent[peer] = link.last_before(done - 1), kept
                 if link.heard is not None:
                     beside.heard[peer] = (*link.heard.key, link.heard.digest)
         self.past.save(snapshot, beside, wall)

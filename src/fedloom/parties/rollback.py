@@ -18,8 +18,10 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 from torch import Tensor
 
 from ..crash import crash
@@ -38,7 +40,7 @@ from .past import Past
 GO_ON = "go-on"
 
 
-class Agreed(NamedTuple):
+class Agreed(Struct, frozen=True, forbid_unknown_fields=True):
     """What to go on from, in which attempt. `late`: processes of hubs that have agreed, and may not
     know it yet."""
 
@@ -48,21 +50,14 @@ class Agreed(NamedTuple):
     late: frozenset[str]
 
     def packed(self) -> dict[str, Tensor]:
-        return {"told": packed({**self._asdict(), "late": sorted(self.late)})}
+        return {"told": packed(msgspec.to_builtins(self))}
 
     @staticmethod
     def unpacked(payload: Mapping[str, Tensor]) -> Agreed:
-        told = unpacked(payload["told"])
         try:
-            number, begun = told["line"]
-            return Agreed(
-                Held(*told["held"]),
-                Line(number, tuple(Held(*one) for one in begun)),
-                tuple(Back(*one) for one in told["back"]),
-                frozenset(told["late"]),
-            )
-        except (KeyError, TypeError, ValueError) as problem:
-            raise DataError(f"what was agreed on cannot be read ({problem!r})") from None
+            return msgspec.convert(unpacked(payload["told"]), Agreed)
+        except msgspec.ValidationError as problem:
+            raise DataError(f"what was agreed on cannot be read ({problem})") from None
 
 
 @dataclass
@@ -98,7 +93,7 @@ class Rollback:
         until = time.monotonic() + self.waits.linger
         while time.monotonic() < until and not all(self._knows(hub, line) for hub in others):
             transport.still_here()
-        return agreed._replace(late=frozenset())  # whoever has not heard by now has to ask again
+        return replace(agreed, late=frozenset())  # whoever has not heard by now has to ask again
 
     def _knows(self, hub: str, line: Line) -> bool:
         """It has heard, or is there already."""
@@ -124,7 +119,7 @@ class Rollback:
         crash("before agreeing")
         self.past.adopt(agreed.held, agreed.line, agreed.back)
         crash("agreed")
-        return agreed._replace(late=agreed.late | {transport.links[first].boot})
+        return replace(agreed, late=agreed.late | {transport.links[first].boot})
 
 
 def permits(hubs: Sequence[str]) -> Permits:

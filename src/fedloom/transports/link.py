@@ -210,11 +210,15 @@ class Link:
         self._began, self.got, self._outbox = round, Key(round, 0), [*sent]
         self._dropped, self.heard = dropped, heard
 
-    def since(self, round: int) -> tuple[Key, list[Sent]]:
-        """What was sent in this round and later; and the last key before."""
+    def sent_since(self, round: int) -> list[Sent]:
         with self._lock:
-            gone = [sent.key for sent in self._outbox if sent.key.round < round]
-            return max([self._dropped, *gone]), self._outbox[len(gone) :]
+            return [sent for sent in self._outbox if sent.key.round >= round]
+
+    def last_before(self, round: int) -> Key:
+        """Of what was sent."""
+        with self._lock:
+            earlier = [sent.key for sent in self._outbox if sent.key.round < round]
+            return max([self._dropped, *earlier])
 
     def _compare(self) -> None:
         """What a hub has come to say, with what the peer has heard of it; a client's last bits may
