@@ -140,6 +140,8 @@ def to_restore(held: Mapping[str, Sequence[Held]]) -> str:
     """Who holds what, and whose folder would have to be another."""
     has = [f"{title(hub)} has {_words(rounds)}" for hub, rounds in held.items()]
     told = f"hubs have no round in common to go on from: {', '.join(has)}"
+    if set.intersection(*({one.round for one in rounds} for rounds in held.values())):
+        told += ", made in different attempts"
     for hub in sorted(held, key=lambda hub: max(held[hub], default=START)):
         others = [set(rounds) for name, rounds in held.items() if name != hub]
         wanted = set[Held].intersection(*others) if others else set[Held]()
