@@ -11,7 +11,7 @@ from fedloom.parties.align import packed
 from fedloom.parties.rollback import Agreed, newest_in_common, said
 from fedloom.transports import wire
 from fedloom.transports.base import Mailbox
-from fedloom.transports.link import NOTHING, Heard, Link
+from fedloom.transports.link import NOTHING, Link
 from fedloom.transports.position import NotYetError, Position
 
 from .test_link import ONE, RUN, frame, message, post
@@ -108,7 +108,7 @@ def hub_that_said(*keys):
 def test_a_hub_that_does_not_remember_what_it_said_goes_back(again):
     _, other = hub_that_said((19, 1), (20, 1))
     if again:
-        heard = other.heard
+        heard = other.ear.heard
         other = Link("insurer", "bank", RUN, Mailbox("insurer"))
         other.resume(21, [], Key(19, 9), heard)
     restored = Link("bank", "insurer", RUN, Mailbox("bank"))
@@ -143,7 +143,8 @@ def test_what_nobody_keeps_any_more_is_not_sent_in_part():
 def test_a_digest_is_of_one_round():
     _, other = hub_that_said((19, 1), (20, 1))
     alone = hub_that_said((20, 1))[1]
-    assert other.heard == alone.heard == Heard(Key(20, 1), alone.heard.digest)
+    assert other.ear.heard == alone.ear.heard
+    assert (alone.ear.heard.round, len(alone.ear.heard.said)) == (20, 1)
     assert Link("insurer", "bank", RUN, Mailbox("insurer")).last_before(3) == NOTHING
 
 
@@ -165,8 +166,8 @@ def test_the_newest_round_that_all_hold():
     [
         (
             {"a": rounds(11, 20), "b": (START,)},
-            "hub a has rounds 11 to 20, hub b has nothing but the start. Restore the folder of hub "
-            "b from a backup of rounds 11 to 20, or empty",
+            "Restore the folder of hub b from a backup of rounds 11 to 20, or empty the folders of "
+            "all parties to begin anew: hub a has rounds 11 to 20, hub b has nothing but the start",
         ),
         (
             {"a": rounds(11, 20), "b": rounds(4, 9), "c": rounds(12, 21)},
@@ -174,11 +175,13 @@ def test_the_newest_round_that_all_hold():
         ),
         (
             {"a": rounds(15, 18, "other"), "b": rounds(15, 18)},
-            "Restore the folder of hub a from a backup of rounds 15 to 18, or empty",
+            "Restore the folder of hub b from a backup of rounds 15 to 18, or empty the folders of "
+            "all parties to begin anew: hub a has rounds 15 to 18, hub b has rounds 15 to 18, made "
+            "in different attempts",
         ),
         (
             {"a": rounds(20, 29), "b": rounds(4, 9), "c": (START,)},
-            "Restore folders of one moment, or empty those of all parties",
+            "Restore folders of one moment, or empty the folders of all parties to begin anew",
         ),
         ({"a": (), "b": rounds(3, 3)}, "Restore the folder of hub a from a backup of round 3, or"),
     ],

@@ -32,7 +32,7 @@ from ..federation.topology import Client
 from ..run import Snapshot
 from ..transports import wire
 from ..transports.grpc import GrpcTransport
-from ..transports.link import NOTHING, Heard, Sent
+from ..transports.link import NOTHING, Sent
 from ..transports.wire import Frame
 from .past import Beside, OfRun, Past
 
@@ -85,8 +85,8 @@ class Memory:
             if isinstance(peer, str) and peer not in homes:
                 kept = [(*one.key, b"".join(one.frame)) for one in link.sent_since(done - 1)]
                 beside.sent[peer] = link.last_before(done - 1), kept
-                if link.heard is not None:
-                    beside.heard[peer] = (*link.heard.key, link.heard.digest)
+                if link.ear.heard is not None:
+                    beside.heard[peer] = link.ear.heard
         self.past.save(snapshot, beside, wall)
         transport.forget()
         for number in range(self._files):
@@ -126,12 +126,11 @@ class Memory:
             fed.go_on(round, receipts)
             for peer, link in transport.links.items():
                 gone, kept = beside.sent.get(str(peer), (NOTHING, []))
-                heard = beside.heard.get(str(peer))
                 link.resume(
                     round,
                     [Sent(Key(r, move), Frame(frame, b"")) for r, move, frame in kept],
                     Key(*gone),
-                    None if heard is None else Heard(Key(*heard[:2]), heard[2]),
+                    beside.heard.get(str(peer)),
                 )
         fed.record.back = beside.back
         return state

@@ -28,6 +28,7 @@ from ..federation.topology import Client
 from ..records.checkpoint import Checkpoint, load_checkpoint, round_of
 from ..records.history import Checkpoints
 from ..run import Snapshot
+from ..transports.word import Heard
 
 DONE = "done.json"
 LINKS = re.compile(r"links-(\d+)\.msgpack")
@@ -54,7 +55,7 @@ class Beside(OfRun, kw_only=True, forbid_unknown_fields=True):
     sent: dict[str, tuple[tuple[int, int], list[tuple[int, int, bytes]]]] = field(
         default_factory=dict
     )
-    heard: dict[str, tuple[int, int, bytes]] = field(default_factory=dict)  # from hubs
+    heard: dict[str, Heard] = field(default_factory=dict)  # from hubs
     pending: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 

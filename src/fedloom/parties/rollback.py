@@ -137,20 +137,21 @@ def newest_in_common(held: Mapping[str, Sequence[Held]]) -> Held:
 
 
 def to_restore(held: Mapping[str, Sequence[Held]]) -> str:
-    """Who holds what, and whose folder would have to be another."""
-    has = [f"{title(hub)} has {_words(rounds)}" for hub, rounds in held.items()]
-    told = f"hubs have no round in common to go on from: {', '.join(has)}"
-    if set.intersection(*({one.round for one in rounds} for rounds in held.values())):
-        told += ", made in different attempts"
+    """Whose folder would have to be another; and who holds what."""
+    cure = "Restore folders of one moment"
     for hub in sorted(held, key=lambda hub: max(held[hub], default=START)):
         others = [set(rounds) for name, rounds in held.items() if name != hub]
         wanted = set[Held].intersection(*others) if others else set[Held]()
         if wanted and max(wanted) != START:
-            return (
-                f"{told}. Restore the folder of {title(hub)} from a backup of {_words([*wanted])}, "
-                "or empty the folders of all parties to begin anew"
-            )
-    return f"{told}. Restore folders of one moment, or empty those of all parties to begin anew"
+            cure = f"Restore the folder of {title(hub)} from a backup of {_words([*wanted])}"
+            break
+    has = ", ".join(f"{title(hub)} has {_words(rounds)}" for hub, rounds in held.items())
+    if set.intersection(*({one.round for one in rounds} for rounds in held.values())):
+        has += ", made in different attempts"
+    return (
+        f"hubs have no round in common to go on from. {cure}, or empty the folders of all parties to "
+        f"begin anew: {has}"
+    )
 
 
 def _words(held: Sequence[Held]) -> str:

@@ -12,7 +12,6 @@ comes from an earlier moment (a backup): then this attempt is over for all.
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -28,22 +27,16 @@ from ..federation.topology import Client, Party, title
 from . import wire
 from .base import Mailbox
 from .position import Position
+from .word import SHORT, Ear, Heard, Word
 
 CHUNK = 1 << 20
 KEPT = 2  # rounds
 NOTHING = Key(-2, 0)  # before every key
 
 
-class Heard(NamedTuple):
-    """The last key that came, and a digest of what came in its round until then."""
-
-    key: Key
-    digest: bytes
-
-
 class Hello(Struct, tag=True, forbid_unknown_fields=True):
     """First on every connection, both ways. `wants`: messages after this key; none: those of the
-    round that the other is in. `at`: the round that this party is in. `heard`: from the other.
+    round that the other is in. `at`: the round that this party is in. `heard`: from a hub, last.
     `line`, `agreeing` and `held`: its position. Who dials sends a `challenge`; who answers, its
     certificate and a proof that it has its key."""
 
@@ -51,7 +44,7 @@ class Hello(Struct, tag=True, forbid_unknown_fields=True):
     boot: str
     wants: tuple[int, int] | None
     at: int
-    heard: tuple[Key, bytes] | None = None
+    heard: Heard | None = None
     line: Line | None = Line()
     agreeing: bool = False
     held: tuple[Held, ...] = ()
@@ -131,8 +124,7 @@ class Link:
         self._dropped = NOTHING  # the last key that is no longer kept
         self._began = -1  # the round that this process began with
         self._digests: dict[Key, bytes] = {}
-        self._told: Heard | None = None  # what the peer says that it has heard
-        self.heard: Heard | None = None  # and what came from it
+        self._word, self.ear = Word(), Ear()
         self.met: Hello | None = None  # the last greeting of the peer
         self._frame = bytearray()
         self._filled = 0
@@ -169,7 +161,8 @@ class Link:
                     self._outbox[0].key.round < oldest and self._outbox[0].key < self.acknowledged
                 ):
                     self._dropped = self._outbox.pop(0).key
-            self._compare()
+            if not self._word.say(key, _digest_of(frame)):
+                raise self._broken(key)
         self.wake()
 
     def _check(self, message: Message) -> None:
@@ -208,7 +201,7 @@ class Link:
     ) -> None:
         """Begin with a later round, with what was sent before it and what was heard."""
         self._began, self.got, self._outbox = round, Key(round, 0), [*sent]
-        self._dropped, self.heard = dropped, heard
+        self._dropped, self.ear = dropped, Ear(heard)
 
     def sent_since(self, round: int) -> list[Sent]:
         with self._lock:
@@ -220,22 +213,6 @@ class Link:
             earlier = [sent.key for sent in self._outbox if sent.key.round < round]
             return max([self._dropped, *earlier])
 
-    def _compare(self) -> None:
-        """What a hub has come to say, with what the peer has heard of it; a client's last bits may
-        differ."""
-        told, found = self._told, b""
-        if told is None or not self._outbox or self._outbox[-1].key < told.key:
-            return
-        self._told, key = None, told.key
-        said = [sent for sent in self._outbox if sent.key.round == key.round and sent.key <= key]
-        for sent in said:
-            found = _digest(found, sent.frame.head)
-        if found != told.digest and (said or key.round >= max(self._began, 0)):
-            raise OutOfStepError(
-                f"{key}: {title(self.me)} would go on from something else than it told "
-                f"{title(self.peer)} before it was started again: its folder is not as it was then"
-            )
-
     # Greeting
 
     def hello(self, boot: str, *proof: bytes) -> Hello:
@@ -243,7 +220,8 @@ class Link:
             wants = None if self._joins and not self.boot else self.got
             here = self.position
             where = here.line, here.agreeing, here.held
-            return Hello(self._run, boot, wants, self.round, self.heard, *where, *proof)
+            heard = None if isinstance(self.peer, Client) else self.ear.heard
+            return Hello(self._run, boot, wants, self.round, heard, *where, *proof)
 
     def greeted(self, hello: Hello) -> Key:
         """The key after which to send; RefusedError where the two cannot go on together,
@@ -276,15 +254,22 @@ class Link:
         """What the other has heard of a hub counts, whatever became of the hub since."""
         if hello.heard is None:
             return
-        heard = Heard(*hello.heard)
-        if heard.key.round > self.round:
+        if hello.heard.round > self.round:
             raise OutOfStepError(
-                f"{title(self.peer)} has heard {title(self.me)} in {heard.key}, which "
+                f"{title(self.peer)} has heard {title(self.me)} in {hello.heard.last}, which "
                 f"{title(self.me)} does not remember: it is in round {self.round}"
             )
         with self._lock:
-            self._told = heard
-            self._compare()
+            sent = {one.key: _digest_of(one.frame) for one in self._outbox}
+            broken = self._word.hold(hello.heard, sent, self._dropped, self._began)
+        if broken is not None:
+            raise self._broken(broken)
+
+    def _broken(self, key: Key) -> OutOfStepError:
+        return OutOfStepError(
+            f"{key}: {title(self.me)} would go on from something else than it told "
+            f"{title(self.peer)} before it was started again: its folder is not as it was then"
+        )
 
     # Receiving
 
@@ -319,10 +304,8 @@ class Link:
             if key <= self.got:
                 self._again(message, self._digests.get(key), digest)
                 return
-            if key != AT_THE_END:
-                same = self.heard is not None and self.heard.key.round == key.round
-                before = self.heard.digest if same and self.heard is not None else b""
-                self.heard = Heard(key, _digest(before, frame))
+            if key != AT_THE_END and not isinstance(self.peer, Client):
+                self.ear.hear(key, digest[:SHORT])
             self.got = key
             self._digests = {k: d for k, d in self._digests.items() if k.round >= key.round - KEPT}
             self._digests[key] = digest
@@ -342,6 +325,6 @@ class Link:
             )
 
 
-def _digest(before: bytes, frame: bytes | bytearray) -> bytes:
-    """Of one frame more."""
-    return hashlib.sha256(before + wire.digest_of(frame)).digest()
+def _digest_of(frame: wire.Frame) -> bytes:
+    """As the other tells what it has heard."""
+    return wire.digest_of(frame.head)[:SHORT]
