@@ -84,7 +84,8 @@ def ended(one, run, *rounds):
 
 @pytest.mark.parametrize("party", ["a", pytest.param("b", marks=pytest.mark.slow)])
 def test_a_hub_restored_from_a_backup_six_rounds_behind(rehearsal, party):  # noqa: F811
-    one = rehearsal(SHORT)
+    """Rounds are long enough for others to know what has been heard, and to keep it no more."""
+    one = rehearsal(SHORT.replace("local_steps = 2", "local_steps = 50"), beat=0.05)
     run, copy = backed_up(one, party, 14, 6)
     restored(one, party, copy)
     one.start(party, "--resume")
@@ -216,6 +217,22 @@ def test_an_order_that_was_found_is_found_again(rehearsal, party):  # noqa: F811
     record = assert_replays(one)
     assert [round for round, _ in record.back] == [10]
     assert [len(turns) for turns in record.visits.values()] == [6] * 30
+
+
+@pytest.mark.slow
+def test_a_master_that_has_lost_what_it_decided_in_the_round(rehearsal):  # noqa: F811
+    """It would decide otherwise; others have heard, and are elsewhere in the round by now."""
+    one = rehearsal(LIVE.replace("max_delay = 3\n", ""))
+    run = one.prepare()
+    for party in run.placement.topology.parties:
+        if party != "a":
+            one.start(party)
+    died(one, "a", f"after told:{3 * 6 * 9 + 13}")  # of the tenth round, the fifth turn
+    for path in out(one, "a").glob("round-*"):
+        path.unlink()
+    one.start("a", "--resume")
+    one.wait(SLOW)
+    assert len(assert_replays(one).visits) == 60
 
 
 @pytest.mark.slow

@@ -149,8 +149,8 @@ def to_restore(held: Mapping[str, Sequence[Held]]) -> str:
     if set.intersection(*({one.round for one in rounds} for rounds in held.values())):
         has += ", made in different attempts"
     return (
-        f"hubs have no round in common to go on from. {cure}, or empty the folders of all parties to "
-        f"begin anew: {has}"
+        f"hubs have no round in common to go on from. {cure}, or empty the folders of all parties "
+        f"to begin anew: {has}"
     )
 
 
