@@ -3,6 +3,7 @@
 FedLoomError
 ├── InputError          what the user gave cannot be run; found before any training
 │   ├── DataError       rows, ids, features or labels
+│   │   └── DamagedError    a file of FedLoom's own is not as it was written
 │   ├── ModelError      a module, or how modules fit together
 │   └── SettingError    a number or a name in the settings
 ├── PlacementError      an algorithm touched a value that lives elsewhere
@@ -13,6 +14,8 @@ FedLoomError
 ├── LostError           a party did not answer within its deadline
 ├── RefusedError        a party that may not take part: its certificate, its run, its address
 ├── AbortedError        another party stopped the run; carries the cause
+│   └── OutOfStepError  hubs are at different points of the run: they agree on one, and go on
+├── NoCommonRoundError  there is no round that all hubs could go on from
 ├── ExistsError         an output folder that already holds something
 ├── WriteError          a file cannot be written: a full disk, a folder without permission
 └── InterruptedRun      the user stopped the run; what was done is saved
@@ -29,6 +32,10 @@ class HaltedWarning(UserWarning):
     """A run ended before the rounds it was asked for; a privacy budget, say, was used up."""
 
 
+class DamagedWarning(UserWarning):
+    """A file of FedLoom's own was damaged, and an earlier one was used."""
+
+
 class FedLoomError(Exception):
     """Base of all errors raised on purpose."""
 
@@ -39,6 +46,10 @@ class InputError(FedLoomError, ValueError):
 
 class DataError(InputError):
     """Rows, ids, features or labels are not usable as given."""
+
+
+class DamagedError(DataError):
+    """A file of FedLoom's own is missing, or is not as it was written."""
 
 
 class ModelError(InputError):
@@ -79,6 +90,14 @@ class RefusedError(FedLoomError):
 
 class AbortedError(FedLoomError):
     """Another party stopped the run."""
+
+
+class OutOfStepError(AbortedError):
+    """A party is at another point of the run than the others: this attempt at it is over."""
+
+
+class NoCommonRoundError(FedLoomError):
+    """Hubs hold no round in common to go on from."""
 
 
 class ExistsError(FedLoomError, FileExistsError):

@@ -113,6 +113,20 @@ def touch(path: Path) -> None:
         os.close(_opened(path, os.O_WRONLY, PRIVATE))
 
 
+def second_name(path: Path, other: Path) -> None:
+    """The same file under another name as well; a copy, where the system has no such names."""
+    part = other.with_name(f".{other.name}.part")
+    with telling(other):
+        try:
+            part.unlink(missing_ok=True)
+            os.link(path, part)
+            part.replace(other)
+        except OSError:
+            write_bytes(other, path.read_bytes(), path.stat().st_mode & 0o777)
+        finally:
+            part.unlink(missing_ok=True)
+
+
 def append_line(path: Path, line: str, mode: int = PRIVATE) -> None:
     """One more line, on disk when this returns."""
     with closing(Appending(path, mode)) as file:

@@ -1,7 +1,8 @@
 """A run in a folder: records, checkpoints, report; it can be stopped, killed and resumed.
 
     run.toml  manifest.json  partition.json  records.jsonl  ledger.json  schedule.json
-    checkpoint.safetensors  model/  report.html  baselines/NAME/{records.jsonl, ledger.json, ...}
+    checkpoint.safetensors and the one before it  model/  report.html
+    baselines/NAME/{records.jsonl, ledger.json, ...}
 
 Every part (the run itself, each baseline) trains to its end before the next begins. A part that was
 stopped goes on from its checkpoint, and its records are then those of an uninterrupted run: rounds
@@ -26,6 +27,8 @@ from .data.cut import Cut
 from .data.federated import Federated
 from .engines.ranks import Ranks
 from .errors import (
+    DamagedError,
+    DamagedWarning,
     DataError,
     ExistsError,
     FedLoomError,
@@ -35,13 +38,11 @@ from .errors import (
 )
 from .federation.messages import ABOUT
 from .files import LOCK, SHARED, locked, make_folder, write_json, write_text
-from .records.checkpoint import load_checkpoint, save_checkpoint
+from .records.history import CHECKPOINT, Checkpoints
 from .records.manifest import Manifest
 from .records.record import Record, append_record, write_records
 from .records.writers import Writer, open_writers
 from .run import Run
-
-CHECKPOINT = "checkpoint.safetensors"
 
 
 class Watcher:
@@ -61,6 +62,10 @@ class Watcher:
 
     def stopping(self) -> None:
         """Somebody asked to stop: the round that is going on is the last."""
+
+    def damaged(self, why: str) -> None:
+        """A file is not what was written, and an earlier one takes its place."""
+        warnings.warn(why, DamagedWarning, stacklevel=2)
 
     def end(self) -> None:
         """The part is over."""
@@ -210,17 +215,26 @@ class Part:
     writers: list[Writer]
     saved: int = -1  # the round of the checkpoint on disk
 
+    def __post_init__(self) -> None:
+        self.checkpoints = Checkpoints(self.folder)
+
     def restore(self) -> None:
-        """Back to the checkpoint; records that are newer are forgotten, and made again."""
-        path = self.folder / CHECKPOINT
-        if path.is_file():
-            found = load_checkpoint(path)
+        """Back to the last checkpoint that is whole; records that are newer are forgotten, and made
+        again."""
+        problems: list[DamagedError] = []
+        found = self.checkpoints.latest(problems.append)
+        if found is not None:
+            for problem in problems:
+                told = f"{problem}. Going on from the one before, of round {found.round}"
+                self.job.watcher.damaged(told)
             self.run.restore(found.snapshot(self.run.blank()))
             self.run.records, self.run.wall = list(found.records), found.wall
             self.saved = found.round
         ranks = self.job.ranks
         if ranks is not None and not ranks.same("the checkpoint", self.saved + 1):
-            raise DataError(f"{path}: not all ranks see it; they need a folder they share")
+            raise DataError(
+                f"{self.checkpoints.newest}: not all ranks see it; they need a folder they share"
+            )
         self._rewrite()
 
     def train(self) -> None:
@@ -266,7 +280,7 @@ class Part:
 
     def _save(self) -> None:
         run = self.run
-        save_checkpoint(self.folder / CHECKPOINT, run.snapshot(), run.records, run.wall)
+        self.checkpoints.save(run.snapshot(), run.records, run.wall)
         self.saved = run.round
 
     def _ledger(self) -> None:

@@ -1,13 +1,12 @@
 """A trained model out of its run: predicts, is judged, is saved and loaded.
 
 On disk it is a folder: `model.safetensors` (weights) and `model.json` (which registered models they
-belong to, how silos prepare their tables, classes). Nothing in it is code; modules of your own are
-named when it is loaded.
+belong to, how silos prepare their tables, classes), each with a digest over the whole file. Nothing
+in it is code; modules of your own are named when it is loaded.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
@@ -16,10 +15,9 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
+from . import seal
 from .checked import checked
 from .data.dataset import Goal
 from .data.overlap import LEAST
@@ -27,7 +25,6 @@ from .data.placement import Placement, as_rows
 from .data.prepare import Preparation
 from .data.tables import Files, IdKind, read_rows
 from .errors import DataError, ModelError, SettingError, nearest
-from .files import write_bytes, write_json
 from .losses import Loss
 from .models.guard import GUARDED, guarded
 from .models.library import IN_A_ROW, Maker, in_a_row, registered
@@ -38,7 +35,8 @@ from .settings import shown
 How = Literal["joint", "combined", "alone"]
 Sources = Mapping[str, Any]
 
-FORM = 1
+FORM = 2
+CURE = "save it again (run.save), or restore it from a backup"
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,9 +167,9 @@ class Model:
             for silo, module in modules.items():
                 state = {} if module is None else module.state_dict()
                 for name, value in state.items():
-                    tensors[f"{kind}/{silo}/{name}"] = value.detach().cpu().contiguous().clone()
-        write_bytes(folder / "model.safetensors", save(tensors))
-        write_json(folder / "model.json", self._described())
+                    tensors[f"{kind}/{silo}/{name}"] = value
+        seal.write_tensors(folder / "model.safetensors", tensors, {})
+        seal.write_json(folder / "model.json", self._described())
         return folder
 
     def _described(self) -> dict[str, Any]:
@@ -203,11 +201,13 @@ def load_model(
     """A saved model. Modules of your own (functions that make them) are given again: `blocks`
     {silo: function}, `head`, and a `loss` of your own."""
     folder = Path(folder)
-    if not (folder / "model.json").is_file() and (folder / "model" / "model.json").is_file():
-        raise DataError(f"{folder} is a run's folder: its model is in {folder / 'model'}")
+    if not (folder / "model.json").is_file():
+        if (folder / "model" / "model.json").is_file():
+            raise DataError(f"{folder} is a run's folder: its model is in {folder / 'model'}")
+        raise DataError(f"{folder} holds no model (model.json)")
     try:
-        told = json.loads((folder / "model.json").read_text(encoding="utf-8"))
-        tensors = load_file(folder / "model.safetensors")
+        told = seal.read_json(folder / "model.json", CURE)
+        tensors, _ = seal.read_tensors(folder / "model.safetensors", CURE)
         if told["form"] != FORM:
             raise DataError(f"{folder}: a model of another version of fedloom")
         makers = {silo: _maker(given, silo, blocks) for silo, given in told["blocks"].items()}
@@ -232,7 +232,7 @@ def load_model(
             None if prepared is None else Preparation.from_json(prepared),
             told["facts"],
         )
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as problem:
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as problem:
         if isinstance(problem, DataError | ModelError | SettingError):
             raise
         raise DataError(f"{folder} holds no model, or a damaged one ({problem})") from None

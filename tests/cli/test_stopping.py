@@ -211,17 +211,34 @@ def test_a_full_disk(after, run_file, tmp_path, fedloom, monkeypatch):
     assert records(folder) == records(straight)
 
 
-@pytest.mark.parametrize(
-    "damage", [lambda b: b[: len(b) // 2], lambda b: b"\0" * len(b), lambda b: b""]
-)
-def test_a_damaged_checkpoint_is_named(damage, run_file, tmp_path, fedloom):
+def a_bit(content):
+    """One bit of the last weight, which is a number as any other."""
+    return content[:-3] + bytes([content[-3] ^ 1]) + content[-2:]
+
+
+@pytest.mark.parametrize("damage", [a_bit, lambda b: b[: len(b) // 2], lambda b: b""])
+def test_a_damaged_checkpoint_is_never_used(damage, run_file, tmp_path, fedloom):
+    """The one before takes its place, which is said aloud; without one, it is named."""
     folder = tmp_path / "run"
     fedloom("run", run_file, "--out", folder, "--quiet")
-    path = folder / "checkpoint.safetensors"
+    path, told = folder / "checkpoint.safetensors", records(folder)
+    whole = load_checkpoint(path)
     path.write_bytes(damage(path.read_bytes()))
+    code, _, err = fedloom("run", "--resume", folder, "--quiet")
+    assert code == 0, err
+    assert f"warning: {path} is damaged" in err
+    assert "Going on from the one before, of round 5" in err
+    assert records(folder) == told
+    again = load_checkpoint(path)
+    assert again.round == 6
+    assert all(a.equal(whole.tensors[name]) for name, a in again.tensors.items())
+    before = folder / "checkpoint-5.safetensors"
+    for one in (path, before):
+        one.write_bytes(damage(one.read_bytes()))
     code, _, err = fedloom("run", "--resume", folder)
     assert code == 3
-    assert "checkpoint.safetensors is not a checkpoint, or is damaged" in err
+    assert f"{path} is damaged" in err
+    assert "no earlier checkpoint is whole: restore the folder from a backup" in err
 
 
 def test_resume_needs_a_run_and_nothing_else(run_file, tmp_path, fedloom):

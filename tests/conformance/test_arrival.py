@@ -122,14 +122,16 @@ def test_a_round_begins_when_all_silos_are_free():
 
     comes("cedar", key)
     with pytest.raises(LostError, match="a visit of hub birch"):
-        here.first(1, 0.01, everyone=True)
+        here.next(1, 0.01, everyone=True, before=None)
     comes("birch", key)
-    assert here.first(1, 5.0, everyone=True) == ("ash",)
-    assert here.first(1, 5.0, everyone=False) == ("cedar",)
+    assert here.next(1, 5.0, everyone=True, before=None) == ("ash",)
+    assert here.next(1, 5.0, everyone=False, before=None) == ("cedar",)
     here.free(("cedar",), Key(0, 2))
     comes("cedar", Key(0, 2))
-    assert here.first(1, 5.0, everyone=False) == ("birch",)  # it has been waiting for longer
-    assert here.first(1, 5.0, everyone=False) == ("cedar",)
+    assert here.next(1, 5.0, everyone=False, before=None) == (
+        "birch",
+    )  # it has been waiting for longer
+    assert here.next(1, 5.0, everyone=False, before=None) == ("cedar",)
 
 
 def test_a_silo_that_dies_is_named():

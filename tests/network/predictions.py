@@ -10,11 +10,12 @@ from fedloom.config.fingerprint import fingerprint
 from fedloom.config.runfile import RunFile
 from fedloom.errors import FedLoomError
 from fedloom.federation.topology import Client
+from fedloom.parties.agreement import Agreement
 from fedloom.parties.log import Log
-from fedloom.parties.memory import CHECKPOINT
 from fedloom.parties.partyfile import PartyFile
 from fedloom.parties.predict import Predicting, Question
 from fedloom.records.checkpoint import save_checkpoint
+from fedloom.records.history import CHECKPOINT
 from fedloom.run import Snapshot
 
 SLOW = 150  # seconds: nothing takes longer, or it is an error
@@ -53,7 +54,7 @@ def finish_one(made, run, party, rounds=None):
     mine = {name: {p: v for p, v in at.items() if p == party} for name, at in held.state.items()}
     one = Snapshot(rounds, mine, held.ledger, held.record, None, held.releases)
     save_checkpoint(out / CHECKPOINT, one, (), 0.0)
-    agreed = json.loads((made.folder / "agreement.json").read_text())
+    agreed = Agreement.read(made.folder / "agreement.json").to_json()
     of = fingerprint(RunFile.read(made.folder / "run.toml"), agreed)
     (out / "done.json").write_text(json.dumps({"rounds": rounds, "run": of}))
 

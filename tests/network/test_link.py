@@ -6,7 +6,7 @@ import random
 import pytest
 import torch
 
-from fedloom.errors import FrameError, ProtocolError, RefusedError
+from fedloom.errors import FrameError, OutOfStepError, RefusedError
 from fedloom.federation.messages import AT_THE_END, Key, Message
 from fedloom.federation.topology import Client
 from fedloom.transports import wire
@@ -92,7 +92,9 @@ def test_a_hub_that_is_started_again_says_what_it_said_before(first, same):
         post(again, message(3, 4, source="insurer"))
         assert heard(again, again.acknowledged) == [(3, 4)]
     else:
-        with pytest.raises(ProtocolError, match="would go on from something else than it told hub"):
+        with pytest.raises(
+            OutOfStepError, match="would go on from something else than it told hub"
+        ):
             play()
 
 
@@ -141,8 +143,8 @@ def test_what_is_gone_is_said_so():
     link.acknowledged = Key(9, 9)
     for round in range(1, 5):
         post(link, message(round, 1))
-    with pytest.raises(RefusedError, match="keeps what came after round 2"):
-        link.greeted(hello((1, 1)))
+    with pytest.raises(OutOfStepError, match="keeps what came after round 2"):
+        link.greeted(hello((1, 1)))  # its hub goes back, and it with it
 
 
 def test_another_run_is_refused():

@@ -1,5 +1,7 @@
 """What a hub goes on from: whole, of one moment, of one run; whatever killed it."""
 
+import contextlib
+
 import numpy as np
 import pytest
 import torch
@@ -7,13 +9,17 @@ import torch
 from fedloom import TDCD, Run
 from fedloom.engines.party import PartyEngine
 from fedloom.engines.waits import Waits
-from fedloom.errors import DataError, SettingError, WriteError
+from fedloom.errors import DamagedError, SettingError, WriteError
+from fedloom.federation.attempts import START, Held, Line
 from fedloom.federation.messages import Key, Message
 from fedloom.federation.placed import AtHubs
-from fedloom.federation.schedule import Everyone, Moment
+from fedloom.federation.schedule import Back, Everyone, Moment
 from fedloom.federation.topology import Client
-from fedloom.parties import memory
+from fedloom.parties import past as module
 from fedloom.parties.memory import Durable, Memory
+from fedloom.parties.past import Past
+from fedloom.records.checkpoint import load_checkpoint
+from fedloom.records.history import Checkpoints
 from fedloom.testing import placement, task
 from fedloom.transports.grpc import GrpcTransport
 from fedloom.transports.secure import Address, Identity
@@ -50,7 +56,7 @@ def saved(folder, done, value):
     (mine,) = fed.read(ALGORITHM.start(fed).theta).values()
     block = {name: a.clone().fill_(value) for name, a in mine.block.items()}
     state = ALGORITHM.State(AtHubs({"ash": mine._replace(block=block)}, fed.silos))
-    Memory(folder, RUN).save(fed, state, done, transport, 1.0)
+    Memory(Past(folder, RUN)).save(fed, state, done, transport, 1.0)
 
 
 def restored(folder, run=RUN, waits=None):
@@ -60,8 +66,10 @@ def restored(folder, run=RUN, waits=None):
 def remembered(folder, run=RUN, waits=None):
     """Rounds done, a weight, the hub, its transport, and one that writes down what happens."""
     fed, transport = hub(waits)
-    memory = Memory(folder, run)
-    done, state = memory.restore(fed, ALGORITHM, transport)
+    past = Past(folder, run)
+    done, memory = max(past.look()).round, Memory(past)
+    state = memory.restore(done, fed, ALGORITHM, transport)
+    memory.again(fed, done, transport)
     durable = Durable(transport, memory)
     durable.fed = fed
     (mine,) = fed.read(state.theta).values()
@@ -74,6 +82,7 @@ def test_a_hub_remembers_its_state_its_receipts_and_what_it_told_other_hubs(tmp_
     assert (done, value) == (3, 0.5)
     assert fed.receipts == {Client("ash", "0"): Key(2, 4)}
     told = transport.links["birch"].sent_since(0)
+    assert transport.links["birch"].last_before(2) == Key(1, 1)
     assert [sent.key for sent in told] == [Key(2, 1)]  # of the round that is over
     assert transport.links[Client("ash", "0")].sent_since(0) == []
     for link in transport.links.values():
@@ -81,22 +90,25 @@ def test_a_hub_remembers_its_state_its_receipts_and_what_it_told_other_hubs(tmp_
         assert link.round == 3
 
 
-@pytest.mark.parametrize("file", ["save_checkpoint", "write_bytes"])
-def test_killed_while_it_writes(tmp_path, monkeypatch, file):
+@pytest.mark.parametrize("where", [(Past, "write"), (Checkpoints, "save")])
+def test_killed_while_it_writes(tmp_path, monkeypatch, where):
     """Whichever of the two files it was at, the older pair counts."""
     saved(tmp_path, 2, 0.25)
 
     def full(*given, **more):
         raise WriteError("no space left")
 
-    monkeypatch.setattr(memory, file, full)
+    monkeypatch.setattr(*where, full)
     with pytest.raises(WriteError):
         saved(tmp_path, 3, 0.75)
     monkeypatch.undo()
     assert restored(tmp_path)[:2] == (2, 0.25)
     saved(tmp_path, 4, 1.0)
     assert restored(tmp_path)[:2] == (4, 1.0)
-    assert len(list(tmp_path.glob("links-*"))) == 1
+    assert sorted(path.name for path in tmp_path.glob("links-*")) == [
+        "links-2.msgpack",
+        "links-4.msgpack",
+    ]
 
 
 ONE, OTHER = Client("ash", "0"), Client("ash", "1")
@@ -206,12 +218,122 @@ def test_another_runs_memory_is_not_taken(tmp_path):
         restored(tmp_path, "0" * 64)
 
 
-def test_a_damaged_memory_is_named(tmp_path):
-    saved(tmp_path, 2, 0.25)
-    path = tmp_path / "links-2.msgpack"
-    path.write_bytes(path.read_bytes()[:-3])
-    with pytest.raises(DataError, match="missing or damaged"):
-        restored(tmp_path)
+def bytes_of(path):
+    """Places to damage: the beginning, the end, some between."""
+    size = path.stat().st_size
+    return sorted({*range(40), *range(size - 8, size), *range(0, size, 41)})
+
+
+@pytest.mark.parametrize("file", ["links-3.msgpack", "checkpoint.safetensors"])
+def test_a_damaged_round_is_named_and_the_one_before_is_used(tmp_path, file):
+    for round in (2, 3):
+        saved(tmp_path, round, round / 4)
+    path, told = tmp_path / file, []
+    whole = path.read_bytes()
+    for at in bytes_of(path):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
+        past = Past(tmp_path, RUN, tell=told.append)
+        assert [held.round for held in past.look()] == [2, 0], at
+        assert str(path) in str(told[-1])
     path.unlink()
-    with pytest.raises(DataError, match="missing or damaged"):
-        restored(tmp_path)
+    assert restored(tmp_path)[:2] == (2, 0.5)
+    assert restored(tmp_path)[:2] == (2, 0.5)  # what was newer is gone
+
+
+def test_where_no_round_is_whole_it_is_said(tmp_path):
+    saved(tmp_path, 2, 0.25)
+    for file in ("links-2.msgpack", "checkpoint.safetensors"):
+        whole = (tmp_path / file).read_bytes()
+        (tmp_path / file).write_bytes(whole[:-3])
+        with pytest.raises(DamagedError, match="no checkpoint is whole"):
+            restored(tmp_path)
+        (tmp_path / file).write_bytes(whole)
+    assert restored(tmp_path)[0] == 2
+
+
+def test_damage_to_a_round_that_is_going_on_is_told(tmp_path):
+    """Others know what they were told: a hub that comes to say something else goes back."""
+    saved(tmp_path, 2, 0.25)
+    _, _, fed, transport, durable = remembered(tmp_path, waits=UP)
+    fed.begin(2)
+    hear(transport, 2)
+    drop(fed, "embedding")
+    tell(durable, 3)
+    (path,) = tmp_path.glob("round-*")
+    whole = path.read_bytes()
+    for at in bytes_of(path):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
+        fed, transport = hub()
+        past, told = Past(tmp_path, RUN), []
+        past.tell = told.append
+        past.look()
+        Memory(past).again(fed, 2, transport)
+        assert [str(path) in str(problem) for problem in told] == [True], at
+        assert isinstance(fed.schedule, Everyone)
+
+
+def test_the_last_rounds_are_held(tmp_path):
+    past = Past(tmp_path, RUN, keep=3)
+    assert past.look() == (START,)
+    for round in (1, 2, 3):
+        saved(tmp_path, round, 0.0)
+    assert [held.round for held in Past(tmp_path, RUN, keep=3).look()] == [3, 2, 1, 0]
+    for round in range(4, 16):
+        saved(tmp_path, round, 0.0)
+    assert [held.round for held in Past(tmp_path, RUN).look()] == list(range(15, 5, -1))
+
+
+BACK = (Back(4, {"ash": 6, "birch": 4}),)
+
+
+@pytest.mark.parametrize("killed", [None, "went back"])
+def test_another_attempt_begins_with_a_round_that_was_held(tmp_path, monkeypatch, killed):
+    """Wherever it was killed meanwhile: it is in the other attempt once that is written."""
+    for round in range(1, 7):
+        saved(tmp_path, round, round / 8)
+    (tmp_path / "done.json").write_text("{}")
+    past = Past(tmp_path, RUN)
+    assert past.look()[0] == Held(6, "")
+    line = past.line.back_to(4, "other", 1)
+
+    def crash(point):
+        if point == killed:
+            raise WriteError("killed")
+
+    monkeypatch.setattr(module, "crash", crash)
+    with contextlib.suppress(WriteError):
+        past.adopt(Held(4, ""), line, BACK)
+    monkeypatch.undo()
+    again = Past(tmp_path, RUN)
+    assert [held.round for held in again.look()] == [4, 3, 2, 1, 0]
+    assert (again.line, again.back) == (line, BACK)
+    done, value, fed, transport = restored(tmp_path)
+    assert (done, value, fed.record.back) == (4, 0.5, BACK)
+    assert transport.links["birch"].sent_since(0) == []  # of another attempt
+    assert load_checkpoint(tmp_path / "checkpoint.safetensors").round == 4
+    assert not list(tmp_path.glob("*-[56].*"))
+    assert not (tmp_path / "done.json").exists()
+
+
+def test_rounds_of_an_attempt_that_is_over_do_not_count(tmp_path):
+    """Say, files of a backup among those that were there."""
+    for round in range(1, 7):
+        saved(tmp_path, round, 0.0)
+    left = {path: path.read_bytes() for path in tmp_path.glob("*-5.*")}
+    past = Past(tmp_path, RUN)
+    past.look()
+    past.adopt(Held(4, ""), past.line.back_to(4, "other", 1), BACK)
+    for path, content in left.items():
+        path.write_bytes(content)
+    assert [held.round for held in Past(tmp_path, RUN).look()] == [4, 3, 2, 1, 0]
+
+
+def test_attempts_in_line():
+    line = Line()
+    for number, round in enumerate((14, 9, 12, 12), 1):
+        line = line.back_to(round, f"n{number}", number)
+    assert line == Line(4, (Held(9, "n2"), Held(12, "n4")))
+    assert [line.of(round).attempt for round in (9, 10, 12, 13)] == ["", "n2", "n2", "n4"]
+    assert line.attempt == "n4"
+    assert line.has(Held(9, ""))
+    assert not line.has(Held(10, ""))

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from fedloom import tree
+from fedloom.build import build_data, build_run
 from fedloom.cli.main import main
 from fedloom.config.fingerprint import fingerprint
 from fedloom.config.runfile import RunFile
@@ -19,7 +20,7 @@ from fedloom.federation.topology import Client
 from fedloom.parties.agreement import Agreement
 from fedloom.parties.book import BOOK, Page
 from fedloom.parties.connect import Connections
-from fedloom.parties.memory import GOING_ON, GoingOn
+from fedloom.parties.memory import GoingOn
 from fedloom.parties.partyfile import PartyFile
 from fedloom.parties.rehearsal import SECRET
 from fedloom.transports import wire
@@ -89,14 +90,15 @@ def share_secrets(one, other):
 # Never the same
 
 
-def released(one, run, hub):
-    """The noise in the first round's embeddings, as this hub's disk has them: {client: [rows]}."""
-    kept = msgspec.msgpack.decode((one.of(hub) / "out" / GOING_ON).read_bytes(), type=GoingOn)
+def released(one, hub):
+    """The embeddings of the round going on, as this hub's disk has them: {client: [rows]}."""
     found = {}
-    for silo, name, frame in kept.heard:
-        message = wire.decode(frame, kept.run, Client(silo, name), hub)
-        if message.kind == "embedding":
-            found[Client(silo, name)] = message.payload
+    for path in (one.of(hub) / "out").glob("round-*.msgpack"):
+        kept = msgspec.msgpack.decode(path.read_bytes(), type=GoingOn)
+        for silo, name, frame in kept.heard:
+            message = wire.decode(frame, kept.run, Client(silo, name), hub)
+            if message.kind == "embedding":
+                found[Client(silo, name)] = message.payload
     return found
 
 
@@ -128,15 +130,17 @@ def test_two_runs_with_one_secret_have_no_noise_in_common(rehearsal):  # noqa: F
         if found:
             share_secrets(found[0][0], one)
         for party in run.placement.topology.parties:
-            one.start(party)
-        one.wait(SLOW)
-        found.append((one, one.replayed()))
+            one.start(party, crash="before checkpoint:1" if party == "b" else None)
+        assert one.processes["b"].wait(SLOW) == -9
+        one.stop()
+        file = RunFile.read(one.folder / "run.toml")
+        found.append((one, build_run(file, build_data(file), secrets=one.secrets)))
     (first, run), (second, again) = found
     client = Client("b", "0")
     theta = [each.fed.parts.value["b"].initial(each.fed.streams) for each in (run, again)]
     assert tree.largest_difference(theta[0].block, theta[1].block) > 0.01
     noise = [
-        noise_of(each, client, t, released(made, each, "b")[client])
+        noise_of(each, client, t, released(made, "b")[client])
         for made, each, t in zip((first, second), (run, again), theta, strict=True)
     ]
     assert_independent(*noise)

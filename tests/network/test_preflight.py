@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from fedloom import seal
 from fedloom.cli.main import main
 from fedloom.config.runfile import RunFile
 from fedloom.errors import SettingError
@@ -136,8 +137,6 @@ def test_what_the_algorithm_cannot_run_on_is_named_before(prepared, capsys):
     assert found["rows"][0] is False
     assert "batch (B) is 100000, but there are only" in found["rows"][1]
     saved = prepared.folder / "agreement.json"
-    agreement = json.loads(saved.read_text())
-    agreement["labelled"] = ["b"]
-    saved.write_text(json.dumps(agreement))
+    seal.write_json(saved, {**seal.read_json(saved), "labelled": ["b"]})
     assert "silo a holds no labels" in check(prepared, "b", capsys)[1]["rows"][1]
     assert "labels; agreed was otherwise" in check(prepared, ONE, capsys)[1]["rows"][1]

@@ -148,19 +148,45 @@ def test_a_client_that_stays_away_ends_the_run_for_everyone(rehearsal):
     assert one.compare(run, 0.0).is_equal
 
 
-@pytest.mark.slow
-def test_a_hub_that_stays_away_ends_the_run_for_everyone(rehearsal):
-    """Its neighbour names it, and so do its own clients, who hear of nobody else."""
+THEIRS = Client("b", "0")
+
+
+@pytest.mark.parametrize(
+    "gone", [pytest.param(["b"], marks=pytest.mark.slow), ["b", THEIRS]], ids=["a hub", "a silo"]
+)
+def test_a_silo_that_is_gone_ends_the_run_for_everyone(rehearsal, gone):
+    """Its neighbour names it, and so do its own clients, who hear of nobody else. When it is back,
+    all go on."""
     one = rehearsal(patience=4.0)
-    begin(one)
+    run = begin(one)
     reach(one, "a", 20)
-    kill(one, "b")
+    kill(one, *gone)
     with pytest.raises(LostError, match="hub a: exit code 10"):
         one.wait(90)  # so long at most
-    assert all(one.processes[party].returncode == 10 for party in one.processes if party != "b")
+    left = [party for party in one.processes if party not in gone]
+    assert {one.processes[party].returncode for party in left} == {10}
     (cause,) = said(one, ["a", ONE, Client("a", "0")])
     assert "from hub b, of which nothing was heard for 8 s" in cause
-    assert "hub b" in one.last_words(Client("b", "0"))
+    assert "hub b" in one.last_words(THEIRS) or THEIRS in gone
+    assert not (one.of("a") / "out" / "done.json").exists()
+    for party in one.processes:
+        one.start(party, "--resume")
+    one.wait(SLOW)
+    assert one.compare(run, 0.0).is_equal
+
+
+@pytest.mark.slow
+def test_a_silo_that_is_not_back_is_named_at_every_start(rehearsal):
+    one = rehearsal(start=6.0)
+    run = one.prepare()
+    for party in run.placement.topology.parties:
+        if party not in ("b", THEIRS):
+            one.start(party)
+    with pytest.raises(LostError, match="hub a: exit code 10"):
+        one.wait(90)
+    assert {process.returncode for process in one.processes.values()} == {10}
+    (cause,) = said(one, one.processes)
+    assert "hub a was not connected with hub b within 6 s" in cause
 
 
 def test_a_missing_client_is_skipped_and_the_record_replays(rehearsal):

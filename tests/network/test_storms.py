@@ -21,7 +21,7 @@ def storm(folder, file, kills, seed):
 
 
 def test_a_short_one(tmp_path):
-    storm(tmp_path, RunFile.parse(PRIVATE.replace("40", "80")), 4, seed=3)
+    storm(tmp_path, RunFile.parse(PRIVATE.replace("40", "120")), 6, seed=3)
 
 
 @pytest.mark.slow

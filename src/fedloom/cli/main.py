@@ -16,6 +16,7 @@ from ..errors import (
     InterruptedRun,
     LostError,
     ModelError,
+    NoCommonRoundError,
     NotFiniteError,
     ProtocolError,
     RefusedError,
@@ -50,6 +51,7 @@ CODES: dict[type[BaseException], tuple[int, str]] = {
     AbortedError: (10, "another party ended the run"),
     ProtocolError: (11, "a message that cannot be"),
     RefusedError: (12, "refused by another party: certificate, or run"),
+    NoCommonRoundError: (13, "hubs have no round in common: restore what the line says"),
     InterruptedRun: (130, "interrupted; what was done is saved"),
     KeyboardInterrupt: (130, "interrupted"),
 }
@@ -66,7 +68,8 @@ a first run:
 
 exit codes: 0 done, 1 unexpected error, 2 run file or option wrong, 3 data wrong,
   4 training diverged, 5 output folder in use, 6 cannot write, 10 a party was lost,
-  11 a message that cannot be, 12 refused by another party, 130 interrupted (state saved)"""
+  11 a message that cannot be, 12 refused by another party, 13 hubs have no round in common to
+  go on from: restore one, 130 interrupted (state saved)"""
 
 
 def parser() -> argparse.ArgumentParser:

@@ -15,7 +15,14 @@ from ..records.record import Record
 STOPPING = "stopping after this round; once more stops at once"
 
 
-class Bars(Watcher):
+class Quiet(Watcher):
+    """Nothing but what nobody should miss."""
+
+    def damaged(self, why: str) -> None:
+        tqdm.write(f"warning: {why}", file=sys.stderr)
+
+
+class Bars(Quiet):
     """One bar a part."""
 
     def data(self, data: Federated) -> None:
@@ -38,7 +45,7 @@ class Bars(Watcher):
         self._bar.close()
 
 
-class Lines(Watcher):
+class Lines(Quiet):
     """A line now and then, for logs."""
 
     def __init__(self, out: TextIO | None = None):
@@ -69,5 +76,5 @@ class Lines(Watcher):
 def watcher(quiet: bool) -> Watcher:
     """What suits where we are."""
     if quiet:
-        return Watcher()
+        return Quiet()
     return Bars() if sys.stderr.isatty() else Lines()

@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from .. import seal
 from ..errors import DataError, InputError, reason
 from ..federation.topology import Topology
-from ..files import SHARED, write_text
+from ..files import SHARED
 from ..rng import Ints
 from . import vertical
 from .dataset import Dataset
@@ -104,12 +105,12 @@ class Cut:
             raise DataError(f"this is no cut ({reason(problem)})") from None
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        write_text(Path(path), json.dumps(self.to_json()) + "\n", SHARED)
+        seal.write_json(Path(path), self.to_json(), mode=SHARED)
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Cut:
         try:
-            return Cut.from_json(json.loads(Path(path).read_text()))
+            return Cut.from_json(seal.read_json(Path(path), must=False))
         except (OSError, ValueError) as problem:
             raise DataError(f"{path} cannot be read as a cut ({reason(problem)})") from None
 

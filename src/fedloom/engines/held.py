@@ -11,7 +11,7 @@ from torch import Tensor
 from ..data.placement import View
 from ..errors import PlacementError
 from ..federation.messages import Key
-from ..federation.placed import AtClients, Batch, RowMap, Rows
+from ..federation.placed import MISSING, AtClients, Batch, RowMap, Rows
 from ..federation.topology import Client, title
 from ..models.task import Shapes, Task
 
@@ -41,6 +41,13 @@ class Held(AtClients):
                 "counts: make a downward move first"
             )
         return value.value
+
+    def parted(self) -> tuple[dict[Client, Any], dict[Client, Pending]]:
+        """The values, as if those counted of which a hub has yet to tell; and these."""
+        undecided = {c: v for c, v in self._values.items() if isinstance(v, Pending)}
+        undecided = {client: value for client, value in undecided.items() if not value.settled}
+        raw = {c: undecided[c].new if c in undecided else self.get(c, "read") for c in self._values}
+        return {client: value for client, value in raw.items() if value is not MISSING}, undecided
 
 
 class Slots(RowMap):

@@ -218,6 +218,12 @@ class PartyEngine(Fabric):
         values = {client: value.get(client, "read") for client in value.clients()}
         return {client: v for client, v in values.items() if v is not MISSING}
 
+    def undecided(self, client: Client, new: Any, old: Any, key: Key) -> Pending:
+        """State that a client keeps, out of its memory: its hub has yet to tell which counts."""
+        value = Pending(new, old, key)
+        self._pending.setdefault(client, []).append(value)
+        return value
+
     def place_clients(self, values: Mapping[Client, Any]) -> AtClients[Any]:
         return Held({client: v for client, v in values.items() if client in self.hosted})
 
@@ -260,8 +266,7 @@ class PartyEngine(Fabric):
             elif client.silo in self.hosted:
                 kept[client] = after
             else:
-                kept[client] = Pending(after, was.get(client, "keep"), key)
-                self._pending.setdefault(client, []).append(kept[client])
+                kept[client] = self.undecided(client, after, was.get(client, "keep"), key)
         return Held(kept)
 
     # Down

@@ -44,6 +44,14 @@ class Turn(NamedTuple):
     again: tuple[str, ...] = ()
 
 
+class Back(NamedTuple):
+    """Hubs went back to where they were after so many rounds. `held`: what each had, by the newest
+    round that it held."""
+
+    round: int
+    held: dict[str, int]
+
+
 @runtime_checkable
 class Schedule(Protocol):
     """Says who answers at a moment. Clients are given in the silo's order."""
@@ -106,12 +114,14 @@ class Scripted:
 
 @dataclass
 class Recorded:
-    """Who dropped out, and when, as it happened: {moment: {silo: names}}; and who visited the
-    master, {round: turns}. Also a schedule: it replays the rounds it recorded."""
+    """Who dropped out, and when, as it happened: {moment: {silo: names}}; who visited the master,
+    {round: turns}; and how often hubs went back (rounds are recorded as they were made last). Also
+    a schedule: it replays the rounds it recorded."""
 
     dropped: dict[Moment, dict[str, tuple[str, ...]]] = field(default_factory=dict)
     rounds: int = 0
     visits: dict[int, list[Turn]] = field(default_factory=dict)
+    back: tuple[Back, ...] = ()
 
     def begin(self, round: int) -> None:
         """What follows is of this round; an earlier try at it, or at later ones, is forgotten."""
@@ -183,6 +193,7 @@ class Recorded:
             for moment, silos in record.dropped.items():
                 both.dropped.setdefault(moment, {}).update(silos)
             both.visits.update({round: [*turns] for round, turns in record.visits.items()})
+            both.back = max(both.back, record.back, key=len)
         return both
 
     def to_json(self) -> dict[str, Any]:
@@ -192,6 +203,8 @@ class Recorded:
         }
         if self.visits:
             told["visits"] = [[round, *turns] for round, turns in sorted(self.visits.items())]
+        if self.back:
+            told["back"] = [[*one] for one in self.back]
         return told
 
     @staticmethod
@@ -204,7 +217,8 @@ class Recorded:
             round: [Turn(tuple(visitors), tuple(again)) for visitors, again in turns]
             for round, *turns in saved.get("visits", ())
         }
-        return Recorded(dropped, saved["rounds"], visits)
+        back = tuple(Back(int(round), dict(held)) for round, held in saved.get("back", ()))
+        return Recorded(dropped, saved["rounds"], visits, back)
 
 
 @dataclass(frozen=True)

@@ -2,28 +2,29 @@
 
 Who takes part, how many rows are common, of what shape each silo's rows and the labels are, and
 which messages may pass: what `fedloom explain` lists. No row and no id is in it. It is part of the
-fingerprint that parties compare.
+fingerprint that parties compare, and its file has a digest over all of it.
 """
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .. import seal
 from ..config.runfile import RunFile
-from ..errors import DataError, reason
+from ..errors import DamagedError, DataError, reason
 from ..explain import Explanation, explain
 from ..federation.permits import Form, Permits, Way, form, way
 from ..federation.schedule import Everyone, Recorded, Turn
 from ..federation.topology import Topology
-from ..files import write_json
 from ..models.task import Shapes
 from ..run import Run, play, reference
 from .basis import Basis, spec_of, told
+
+CURE = "copy it from another party of this federation"
 
 
 @dataclass(frozen=True)
@@ -79,13 +80,15 @@ class Agreement:
         return Agreement(Basis.from_json(saved), shapes, Permits.from_json(saved["messages"]))
 
     def write(self, path: Path) -> None:
-        write_json(path, self.to_json())
+        seal.write_json(path, self.to_json())
 
     @staticmethod
     def read(path: Path) -> Agreement:
         try:
-            return Agreement.from_json(json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
+            return Agreement.from_json(seal.read_json(path, CURE))
+        except DamagedError:
+            raise
+        except (ValueError, KeyError, TypeError, AttributeError) as problem:
             raise DataError(f"{path} is no agreement ({reason(problem)})") from None
 
 

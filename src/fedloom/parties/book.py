@@ -17,18 +17,20 @@ import torch
 from msgspec import Struct
 from torch import Tensor
 
-from ..errors import DataError, SettingError
+from .. import seal
+from ..errors import DamagedError, SettingError
 from ..federation.topology import Client, title
-from ..files import write_bytes
 from ..privacy import Privacy, Scales, spent_here
 
 BOOK = "privacy.msgpack"
+CURE = "restore it; without the file, all rounds so far count as if everything was sent"
 RECENT = 1024  # marks that are remembered, and two for each record
 
 
-class Page(Struct, forbid_unknown_fields=True):
+class Page(Struct, kw_only=True, forbid_unknown_fields=True):
     """The file. `marks`: of the streams that noise was drawn from, the latest last."""
 
+    seal: str = seal.BLANK
     run: str
     rows: list[int]
     releases: list[int]
@@ -75,13 +77,13 @@ class Book:
         if not self._is_new:
             return
         page = Page(
-            self._run,
-            self._rows.tolist(),
-            self._releases.tolist(),
-            self._steps.tolist(),
-            list(self._marks),
+            run=self._run,
+            rows=self._rows.tolist(),
+            releases=self._releases.tolist(),
+            steps=self._steps.tolist(),
+            marks=list(self._marks),
         )
-        write_bytes(self._path, msgspec.msgpack.encode(page))
+        seal.write(self._path, msgspec.msgpack.encode(page))
         self._is_new = False
 
     def spent(self) -> dict[str, Any]:
@@ -109,18 +111,13 @@ class Book:
 
     def _read(self) -> None:
         try:
-            page = msgspec.msgpack.decode(self._path.read_bytes(), type=Page)
-        except (OSError, msgspec.MsgspecError, ValueError) as problem:
-            raise DataError(
-                f"{self._path}: the book of what was spent on privacy is damaged ({problem}). "
-                "Restore it; without the file, all rounds so far count as if everything was sent"
-            ) from None
+            page = msgspec.msgpack.decode(seal.read(self._path, CURE), type=Page)
+        except msgspec.MsgspecError:
+            raise DamagedError(f"{self._path} is no book of what was spent; {CURE}") from None
         if page.run != self._run or page.rows != self._rows.tolist():
             raise SettingError(
                 f"{self._path} is the book of another run, or of other rows: name another folder"
             )
         counts = np.array([page.releases, page.steps], dtype=np.int64)
-        if counts.shape != (2, len(page.rows)) or (counts < 0).any():
-            raise DataError(f"{self._path}: the book of what was spent on privacy is damaged")
         self._releases, self._steps = torch.from_numpy(counts).unbind()
         self._marks = dict.fromkeys(page.marks)

@@ -11,6 +11,7 @@ from ..federation.permits import Permits
 from ..federation.topology import SERVER, Client, Party, Topology, title
 from ..files import read_secret
 from ..transports.grpc import GrpcTransport
+from ..transports.position import Position
 from ..transports.secure import Address, Door, Identity
 from ..transports.talk import Note
 from ..trust.allow import Gate
@@ -25,7 +26,9 @@ class Connections:
     own: PartyFile
     topology: Topology
 
-    def transport(self, run: str, permits: Permits, note: Note) -> GrpcTransport:
+    def transport(
+        self, run: str, permits: Permits, note: Note, position: Position | None = None
+    ) -> GrpcTransport:
         """For the run with this fingerprint; not opened yet."""
         own, (dials, expected) = self.own, peers(self.topology, self.own.me)
         own.refuse_open_secrets()
@@ -39,6 +42,7 @@ class Connections:
             permits=permits,
             cap=own.limits.frame,
             bounds=own.limits.bounds,
+            position=position,
             note=note,
         )
 

@@ -16,9 +16,12 @@ from ..engines.party import PartyEngine
 from ..errors import DataError
 from ..federation.placed import AtClients, AtHubs
 from ..records.checkpoint import Checkpoint, load_checkpoint
-from .memory import CHECKPOINT
+from ..records.history import CHECKPOINT
+from .past import DONE
 
-DONE = "done.json"
+CURE = (
+    "restore it from a backup, or start all parties with --resume: the last rounds are made again"
+)
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class Finished:
                 f"{folder} is of another run: fingerprints {of[:12]} and {run[:12]} (another run "
                 "file, agreement or version of FedLoom)"
             )
-        checkpoint = load_checkpoint(folder / CHECKPOINT)
+        checkpoint = load_checkpoint(folder / CHECKPOINT, CURE)
         if checkpoint.round != rounds:
             raise DataError(
                 f"{folder}: the run ended after round {rounds}, the checkpoint is of round "

@@ -1,6 +1,6 @@
 """One party's program: its files, its links, the rounds, what it leaves behind.
 
-checkpoint.safetensors  ledger.json  schedule.json  audit.jsonl  log.jsonl  status.json  done.json
+checkpoints  ledger.json  schedule.json  audit.jsonl  log.jsonl  status.json  done.json
 """
 
 from __future__ import annotations
@@ -23,13 +23,17 @@ from ..data.placement import View
 from ..engines.party import PartyEngine
 from ..errors import (
     AbortedError,
-    DataError,
+    DamagedError,
     ExistsError,
     FedLoomError,
     LostError,
+    NoCommonRoundError,
+    OutOfStepError,
+    ProtocolError,
     SettingError,
     nearest,
 )
+from ..federation.attempts import START, Held
 from ..federation.placed import AtClients
 from ..federation.schedule import Schedule
 from ..federation.topology import SERVER, Client, Party, title
@@ -38,15 +42,22 @@ from ..privacy import in_words
 from ..rng import Secrets
 from ..run import play
 from ..transports.grpc import GrpcTransport
+from ..transports.position import Position
 from ..trust.secret import read_secret
+from . import rollback
 from .agreement import Agreement
 from .book import BOOK, Book
-from .connect import Connections, peers
+from .connect import Connections, listeners, peers
+from .kept import KeptState
 from .log import Log
 from .memory import Durable, Memory
 from .partyfile import PartyFile
+from .past import DONE, Past
+from .rollback import Agreed, Rollback
 from .rows import read_rows
 from .status import Progress, Status
+
+VAIN = 20  # attempts, one after the other, of which no round came
 
 
 @dataclass
@@ -68,66 +79,124 @@ class Host:
         self.run = fingerprint(self.file, self.agreement.to_json())
         self.algorithm = build_algorithm(self.file)
         self.noisy = noisy(self.algorithm)
-        self.memory = Memory(self.folder, self.run)
+        self.past = Past(self.folder, self.run, self.own.party.keep, self._damaged)
+        self.kept: KeptState | None = None  # where the algorithm's clients keep state
         self.book: Book | None = None
+        self._vain = 0  # attempts without a round
 
     def go(self, resume: bool = False) -> None:
-        """Take part to the end. `resume`: go on from the checkpoint, if there is one."""
-        secrets = self.secrets()
-        if self.memory.is_there and not resume:
+        """Take part to the end. `resume`: go on from the last round, if there is one."""
+        self.secrets()
+        if self.past.is_there and not resume:
             raise ExistsError(f"{self.folder} already holds a run: --resume, or another folder")
         own_folder(self.folder)
         with locked(self.folder):
-            transport = self.transport()
-            fed = self._engine(transport, secrets)
-            problem: FedLoomError | None = None
-            status = Status(self.folder, str(self.me), self.progress, transport, self.own.metrics)
-            try:
-                self._rounds(fed, transport, resume)
-            except FedLoomError as found:
-                problem = found
-                if transport.cause is None and not isinstance(found, AbortedError):
-                    transport.abort(f"{title(self.me)}: {found}")  # before the first round
-            finally:
-                transport.close()
-                status.close()
-                self.log.note("sent", **self._totals(transport))
-            if problem is not None:
-                if isinstance(problem, LostError | AbortedError) and transport.cause is not None:
-                    problem = AbortedError(transport.cause)  # as all have heard it
-                self.log.note("failed", why=str(problem))
-                raise problem
+            late: frozenset[str] = frozenset()
+            while True:
+                try:
+                    return self._attempt(resume, late)
+                except OutOfStepError as problem:
+                    self.log.tell("out of step", f"cannot go on: {problem}", why=str(problem))
+                self._vain, resume = self._vain + 1, True
+                if self._vain > VAIN:
+                    raise ProtocolError(f"{title(self.me)}: {VAIN} attempts without a round")
+                if isinstance(self.me, str):
+                    late = self._agree(self.me)
 
-    def _rounds(self, fed: PartyEngine, transport: GrpcTransport, resume: bool) -> None:
-        algorithm, began = self.algorithm, time.perf_counter()
-        done, state = 0, None
-        if self.memory.is_there:
-            done, state = self.memory.restore(fed, algorithm, transport)
-        elif resume:
-            self.memory.again(fed, 0, transport)
-        else:
-            self.memory.forget()
-        self.log.note("started", run=self.run, round=done)
-        if isinstance(self.me, Client):  # who is connected is ready
-            algorithm.warm_up(fed.part.values[self.me.silo], fed.streams)
-        transport.open()
+    def _attempt(self, resume: bool, late: frozenset[str]) -> None:
+        """Take part in the attempt that is going on: until its end, or OutOfStepError."""
+        held = self.past.look()
         if isinstance(self.me, Client):
-            done = self._join(fed, transport, done)
+            position = Position(None, held=held)
         else:
+            position = Position(self.past.line, round=max(held).round, held=held, late=late)
+            position.joining = self._joining
+        self._session(self.transport(position), lambda transport: self._rounds(transport, resume))
+
+    def _agree(self, me: str) -> frozenset[str]:
+        """With the other hubs, on the round to go on from, and on another attempt."""
+        hubs, held = listeners(self.agreement.topology), self.past.look()
+        offers = held if self.kept is None else self.kept.offers(held)
+        position = Position(self.past.line, agreeing=True, held=offers)
+        found: list[Agreed] = []
+
+        def agree(transport: GrpcTransport) -> None:
+            found.append(Rollback(me, hubs, self.past, self.own.waits, transport).agree())
+
+        allowed = rollback.permits(hubs)
+        self._session(self.links.transport(self.run, allowed, self.log.note, position), agree)
+        (agreed,) = found
+        facts = {"round": agreed.held.round, "attempt": agreed.line.number}
+        self.log.note("went back", held=agreed.back[-1].held, **facts)
+        self.log.tell("going on", rollback.said(agreed), **facts)
+        return agreed.late
+
+    def _session(self, transport: GrpcTransport, work: Callable[[GrpcTransport], None]) -> None:
+        """A transport from its opening to its end; whatever goes wrong, all are told."""
+        problem: FedLoomError | None = None
+        status = Status(self.folder, str(self.me), self.progress, transport, self.own.metrics)
+        try:
+            work(transport)
+        except FedLoomError as found:
+            problem = found
+            if transport.cause is None and not isinstance(found, AbortedError):
+                restore = isinstance(found, NoCommonRoundError)
+                transport.abort(f"{title(self.me)}: {found}", restore)  # before the first round
+        finally:
+            back = isinstance(problem, OutOfStepError)
+            back = back or (problem is None and transport.position.agreeing)
+            if back and transport.cause is None:
+                transport.abandon()
+            else:
+                transport.close()
+            status.close()
+            self.log.note("sent", **self._totals(transport))
+        if problem is None:
+            return
+        if transport.restore:  # as all have heard it
+            problem = NoCommonRoundError(transport.cause)
+        elif transport.cause is not None and isinstance(problem, LostError | AbortedError):
+            problem = AbortedError(transport.cause)
+        if not isinstance(problem, OutOfStepError):
+            self.log.note("failed", why=str(problem))
+        raise problem
+
+    def _rounds(self, transport: GrpcTransport, resume: bool) -> None:
+        memory, algorithm = Memory(self.past), self.algorithm
+        fed, began = self._engine(transport, memory), time.perf_counter()
+        keeps = any(isinstance(value, AtClients) for value in algorithm.start(fed))
+        done, attempt = max(0, transport.position.round), self.past.line.number
+        self.log.note("started", run=self.run, round=done, attempt=attempt)
+        if isinstance(self.me, Client):
+            algorithm.warm_up(fed.part.values[self.me.silo], fed.streams)
+            transport.open()  # who is connected is ready
+            done = held = self._join(self.me, fed, transport)
+            if keeps:
+                held = max((h for h in self.past.on_line if h.round <= done), default=START).round
+            state = memory.restore(held, fed, algorithm, transport) if keeps else None
+        else:
+            self.kept = self.kept or (KeptState(self.past) if keeps else None)
+            state = memory.restore(done, fed, algorithm, transport)
+            if resume:
+                memory.again(fed, done, transport)
+            else:
+                memory.forget()
+            transport.open()
             self._assemble(transport, done)
         self.progress.step(done)
         begun = play(fed, algorithm, self.file.rounds, state, done)
         with closing(begun) as rounds:  # one that is left tells the others
             for done, state in rounds:
-                if not isinstance(self.me, Client):
+                if keeps or not isinstance(self.me, Client):
                     crash("before checkpoint")
-                    self.memory.save(fed, state, done, transport, time.perf_counter() - began)
+                    memory.save(fed, state, done, transport, time.perf_counter() - began)
                     crash("after checkpoint")
+                transport.position.round, self._vain = done, 0
                 self.progress.step(done, self._spent(fed))
                 said, facts = self._how_it_stands(done)
                 self.log.tell("round", said, **facts)
         if isinstance(self.me, Client) and state is not None:
-            self.memory.save(fed, state, done, transport, time.perf_counter() - began)
+            memory.save(fed, state, done, transport, time.perf_counter() - began)
         write_json(self.folder / "ledger.json", fed.ledger.to_json())
         write_json(self.folder / "schedule.json", fed.record.to_json())
         seconds = time.perf_counter() - began
@@ -137,7 +206,7 @@ class Host:
             told["privacy"] = spent
             self.log.note("privacy", **spent)
             self.log.say(f"{title(self.me)}: {in_words(spent)}")
-        write_json(self.folder / "done.json", told)
+        write_json(self.folder / DONE, told)
         self.progress.over = True
 
     def _assemble(self, transport: GrpcTransport, first: int) -> None:
@@ -155,21 +224,29 @@ class Host:
             if not skip:
                 raise
 
-    def _join(self, fed: PartyEngine, transport: GrpcTransport, first: int) -> int:
+    def _join(self, me: Client, fed: PartyEngine, transport: GrpcTransport) -> int:
         """The round that this client's hub is in."""
-        assert isinstance(self.me, Client)
-        transport.await_peers([self.me.silo], self.own.waits.start)
-        at = max(first, transport.links[self.me.silo].at)
-        kept = self.algorithm.start(fed)._asdict().values()
-        if at > first and any(isinstance(value, AtClients) for value in kept):
-            raise DataError(
-                f"{title(self.me)} cannot join in round {at}: this algorithm keeps state at its "
-                "clients, and this one's is lost"
-            )
-        if at > first:
+        transport.await_peers([me.silo], self.own.waits.start)
+        at, line = max(0, transport.links[me.silo].at), transport.position.line
+        assert line is not None
+        if line.number > self.past.line.number:
+            facts = {"round": at, "attempt": line.number}
+            self.log.note("went back", **facts)
+            told = f"going on from round {at}, attempt {line.number}, with {title(me.silo)}"
+            self.log.tell("going on", told, **facts)
+        self.past.line = line
+        if at:
             fed.go_on(at, {})
         self._open_book(fed, at)
         return at
+
+    def _joining(self, client: Client, held: tuple[Held, ...], round: int) -> None:
+        """A client has come that is in no attempt yet."""
+        if self.kept is not None:
+            self.kept.check(client, held, round)
+
+    def _damaged(self, problem: DamagedError) -> None:
+        self.log.tell("damaged", f"warning: {problem}", why=str(problem))
 
     def _open_book(self, fed: PartyEngine, first: int) -> None:
         """Without its book, every round so far counts as if the client had sent everything."""
@@ -204,13 +281,13 @@ class Host:
             said += f"; spent: mu {spent['mu']:.3g}{epsilon}"
         return said, facts
 
-    def _engine(self, transport: GrpcTransport, secrets: Secrets | None) -> PartyEngine:
+    def _engine(self, transport: GrpcTransport, memory: Memory) -> PartyEngine:
         agreement, engine = self.agreement, self.file.engine
         if engine.threads is not None:
             torch.set_num_threads(engine.threads)
         rows = self.rows()
         self.book = self._own_book(rows)
-        durable = Durable(transport, self.memory, self.book)
+        durable = Durable(transport, memory, self.book)
         fed = PartyEngine(
             agreement.basis.task(self.file),
             agreement.shapes,
@@ -222,7 +299,7 @@ class Host:
             waits=self.own.waits.waits,
             by_arrival=engine.order == "arrival",
             device=engine.device,
-            secrets=secrets,
+            secrets=self.secrets(),
             book=self.book,
         )
         fed.precision = engine.precision
@@ -265,12 +342,12 @@ class Host:
         path, rates = self.folder / BOOK, (self.noisy.privacy, self.noisy.scales)
         return Book(path, self.run, self.me, rows.rows[self.me], *rates)
 
-    def transport(self) -> GrpcTransport:
+    def transport(self, position: Position | None = None) -> GrpcTransport:
         kinds = sorted({way.kind for way in self.agreement.permits.forms})
         for kind in self.own.limits.norms:
             if kind not in kinds:
                 raise SettingError(f"limits.norms: {kind!r}{nearest(kind, kinds)}")
-        return self.links.transport(self.run, self.agreement.permits, self.log.note)
+        return self.links.transport(self.run, self.agreement.permits, self.log.note, position)
 
     def _totals(self, transport: GrpcTransport) -> dict[str, Any]:
         """Of this process: bytes to and from each peer (`on the wire`: with framing, without TLS),

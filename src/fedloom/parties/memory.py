@@ -1,8 +1,6 @@
-"""What a party goes on from after its process was killed: the checkpoint, and beside it what other
-hubs may still want to hear, and which moves were accepted from clients.
-
-The second file is named by its round and written first; the checkpoint, renamed into place, makes
-it count. So the two are always of one moment.
+"""What a party goes on from after its process was killed: the state after a round, what other hubs
+may still want to hear, what was heard from them, and which moves were accepted from clients. It is
+kept for the last rounds (past.py), in case that others cannot go on from the newest.
 
 Where clients may be missing, or silos visit a master as they come, further files have what happened
 in the round that is going on: who dropped out or visited, and what the others sent. What is new is
@@ -16,98 +14,82 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import msgspec
-from msgspec import Struct
-
-from .. import tree
 from ..algorithms.base import Algorithm
 from ..crash import crash
+from ..engines.held import Held
 from ..engines.party import PartyEngine
 from ..engines.told import TOLD
-from ..errors import DataError, SettingError
+from ..errors import DamagedError
+from ..federation.attempts import tag
 from ..federation.ledger import Ledger
 from ..federation.messages import AT_THE_START, Key, Message
 from ..federation.placed import AtClients, AtHubs
 from ..federation.releases import Releases
 from ..federation.schedule import Recorded, Resumed
 from ..federation.topology import Client
-from ..files import write_bytes
-from ..records.checkpoint import load_checkpoint, save_checkpoint
 from ..run import Snapshot
 from ..transports import wire
 from ..transports.grpc import GrpcTransport
-from ..transports.link import Sent
+from ..transports.link import NOTHING, Sent
 from ..transports.wire import Frame
 from .book import Book
-
-CHECKPOINT = "checkpoint.safetensors"
-
-
-class Beside(Struct, forbid_unknown_fields=True):
-    run: str
-    receipts: list[tuple[str, str, int, int]]  # silo, client, key
-    sent: dict[str, list[tuple[int, int, bytes]]]  # to hubs: key, frame
+from .past import Beside, OfRun, Past
 
 
-class GoingOn(Struct, forbid_unknown_fields=True):
+class GoingOn(OfRun, kw_only=True, forbid_unknown_fields=True):
     """Of a round that is not over, before a move: who has dropped out so far, as JSON has it, and
     frames that clients have sent since the file before."""
 
-    run: str
+    attempt: str
     move: int
     dropped: dict[str, Any]
     heard: list[tuple[str, str, bytes]]
 
 
-S = TypeVar("S", Beside, GoingOn)
-
-
 @dataclass
 class Memory:
-    """In a party's folder, for the run with this fingerprint."""
+    """In a party's folder, of an attempt at a run."""
 
-    folder: Path
-    run: str
+    past: Past
     _known: Recorded = field(default_factory=Recorded)  # of the round going on, as it is on disk
     _heard: int = 0  # frames of it there
     _files: int = 0
     _until: Key = AT_THE_START  # what happened before this move is there
 
-    def _beside(self, round: int) -> Path:
-        return self.folder / f"links-{round}.msgpack"
+    @property
+    def folder(self) -> Path:
+        return self.past.folder
 
     def _going_on(self, number: int) -> Path:
         return self.folder / f"round-{number}.msgpack"
-
-    @property
-    def is_there(self) -> bool:
-        return (self.folder / CHECKPOINT).exists()
 
     def save(
         self, fed: PartyEngine, state: Any, done: int, transport: GrpcTransport, wall: float
     ) -> None:
         """After `done` rounds, before any message of the next."""
-        fields = {name: tree.copy(fed.read(value)) for name, value in state._asdict().items()}
+        beside = Beside(run=self.past.run, line=self.past.line, back=fed.record.back)
+        beside.receipts = [(*client, *key) for client, key in fed.receipts.items()]
+        fields: dict[str, Any] = {}
+        for name, value in state._asdict().items():
+            if not isinstance(value, Held):
+                fields[name] = fed.read(value)
+                continue
+            fields[name], undecided = value.parted()
+            for client, either in undecided.items():
+                fields[_before(name)] = {client: either.old}
+                beside.pending[name] = either.key
         snapshot = Snapshot(done, fields, fed.ledger, fed.record, None, fed.releases.to_json())
         homes = {party.silo for party in fed.hosted if isinstance(party, Client)}
-        beside = Beside(
-            self.run,
-            [(*client, *key) for client, key in fed.receipts.items()],
-            {
-                peer: [(*sent.key, b"".join(sent.frame)) for sent in link.sent_since(done - 1)]
-                for peer, link in transport.links.items()
-                if isinstance(peer, str) and peer not in homes
-            },
-        )
-        write_bytes(self._beside(done), msgspec.msgpack.encode(beside))
-        crash("between the two files")
-        save_checkpoint(self.folder / CHECKPOINT, snapshot, (), wall)
+        for peer, link in transport.links.items():
+            if isinstance(peer, str) and peer not in homes:
+                kept = [(*one.key, b"".join(one.frame)) for one in link.sent_since(done - 1)]
+                beside.sent[peer] = link.last_before(done - 1), kept
+                if link.ear.heard is not None:
+                    beside.heard[peer] = link.ear.heard
+        self.past.save(snapshot, beside, wall)
         transport.forget()
-        for old in self.folder.glob("links-*.msgpack"):
-            if old != self._beside(done):
-                old.unlink(missing_ok=True)
         for number in range(self._files):
             self._going_on(number).unlink(missing_ok=True)
         self._known, self._heard, self._files = Recorded(), 0, 0
@@ -123,40 +105,66 @@ class Memory:
         decided = before.kind == TOLD.name and here.visits != self._known.visits
         if len(heard) == self._heard and here.dropped == self._known.dropped and not decided:
             return
-        frames = [(*source, wire.encode(one, self.run)) for one, source in heard[self._heard :]]
-        made = GoingOn(self.run, before.key.move, here.to_json(), frames)
-        write_bytes(self._going_on(self._files), msgspec.msgpack.encode(made))
+        run, attempt = self.past.run, self.past.line.attempt
+        of = tag(run, attempt)
+        frames = [(*source, wire.encode(one, of)) for one, source in heard[self._heard :]]
+        made = GoingOn(
+            run=run, attempt=attempt, move=before.key.move, dropped=here.to_json(), heard=frames
+        )
+        self.past.write(self._going_on(self._files), made)
         self._known, self._heard, self._files = here, len(heard), self._files + 1
 
     def restore(
-        self, fed: PartyEngine, algorithm: Algorithm, transport: GrpcTransport
-    ) -> tuple[int, Any]:
-        """Rounds done, and the state after them; before the transport is opened."""
-        found = load_checkpoint(self.folder / CHECKPOINT)
-        beside = self._read(found.round)
+        self, round: int, fed: PartyEngine, algorithm: Algorithm, transport: GrpcTransport
+    ) -> Any:
+        """The state after a round that is held (none: of the start), before any message of the
+        next."""
+        beside, state = self.past.beside(round), None
+        self.past.begin(round)
+        if round:
+            state = self._load(round, beside, fed, algorithm)
+        if round and isinstance(transport.me, str):
+            receipts = {Client(silo, name): Key(*key) for silo, name, *key in beside.receipts}
+            fed.go_on(round, receipts)
+            for peer, link in transport.links.items():
+                gone, kept = beside.sent.get(str(peer), (NOTHING, []))
+                link.resume(
+                    round,
+                    [Sent(Key(r, move), Frame(frame, b"")) for r, move, frame in kept],
+                    Key(*gone),
+                    beside.heard.get(str(peer)),
+                )
+        fed.record.back = beside.back
+        return state
+
+    def _load(self, round: int, beside: Beside, fed: PartyEngine, algorithm: Algorithm) -> Any:
+        found = self.past.load(round)
         fresh = algorithm.start(fed)._asdict()
-        state = found.snapshot({name: fed.read(value) for name, value in fresh.items()}).state
+        like = {name: fed.read(value) for name, value in fresh.items()}
+        state = dict(
+            found.snapshot({**like, **{_before(n): like[n] for n in beside.pending}}).state
+        )
+        for name, key in beside.pending.items():
+            state[name] = {
+                client: fed.undecided(client, new, state[_before(name)][client], Key(*key))
+                for client, new in state[name].items()
+            }
         fed.ledger = Ledger.merged([found.ledger])
         fed.record = Recorded.merged([found.record])
         fed.releases = Releases.from_json(fed.size, found.releases)
-        receipts = {Client(silo, name): Key(*key) for silo, name, *key in beside.receipts}
-        fed.go_on(found.round, receipts)
-        for peer, link in transport.links.items():
-            kept = beside.sent.get(str(peer), []) if isinstance(peer, str) else []
-            link.resume(
-                found.round, [Sent(Key(r, move), Frame(frame, b"")) for r, move, frame in kept]
-            )
-        self.again(fed, found.round, transport)
-        return found.round, algorithm.State(
-            **{name: _placed(fed, fresh[name], values) for name, values in state.items()}
-        )
+        return algorithm.State(**{n: _placed(fed, fresh[n], state[n]) for n in fresh})
 
     def again(self, fed: PartyEngine, round: int, transport: GrpcTransport) -> None:
         """The round that was going on happens as it did."""
+        attempt = self.past.line.attempt
         while (path := self._going_on(self._files)).exists():
-            found = self._decoded(path, GoingOn)
+            try:
+                found = self.past.read(path, GoingOn)
+            except DamagedError as problem:  # others know what they were told
+                self.past.tell(problem)
+                break
             before = Recorded.from_json(found.dropped)
-            if before.rounds != round + 1:  # of a round that is over
+            if (before.rounds, found.attempt) != (round + 1, attempt):  # of one that is over
                 break
             for silo, name, frame in found.heard:
                 transport.links[Client(silo, name)].receive(frame)
@@ -172,20 +180,10 @@ class Memory:
             if int(path.stem.removeprefix("round-")) >= first:
                 path.unlink(missing_ok=True)
 
-    def _read(self, round: int) -> Beside:
-        return self._decoded(self._beside(round), Beside)
 
-    def _decoded(self, path: Path, kind: type[S]) -> S:
-        try:
-            found = msgspec.msgpack.decode(path.read_bytes(), type=kind)
-        except (OSError, msgspec.MsgspecError, ValueError) as problem:
-            raise DataError(f"{path} is missing or damaged ({problem})") from None
-        if found.run != self.run:
-            raise SettingError(
-                f"{self.folder} is of another run: fingerprints {found.run[:12]} and "
-                f"{self.run[:12]}"
-            )
-        return found
+def _before(field: str) -> str:
+    """What a field of kept state is called that counts if the newer one does not."""
+    return f"{field} before"
 
 
 def _placed(fed: PartyEngine, fresh: Any, values: Any) -> Any:

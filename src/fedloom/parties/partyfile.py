@@ -29,7 +29,7 @@ from ..errors import SettingError
 from ..federation.permits import Bounds
 from ..federation.topology import Client, Party
 from ..files import refuse_open
-from ..settings import BadKey, fields_of
+from ..settings import BadKey, at_least, fields_of
 from ..transports.talk import Timing
 from ..trust.certificates import party_of
 
@@ -45,6 +45,7 @@ class Own:
     agreement: Annotated[str, "what all parties know"]
     rows: Annotated[str, "this party's own rows"]
     folder: Annotated[str, "where it writes"]
+    keep: Annotated[int, at_least(2), "rounds that it can go back to, if another party has to"] = 10
     secret: Annotated[str | None, "file of at least 32 bytes that noise is drawn from"] = None
     table: Annotated[str | None, "a client's own CSV or Parquet file, for `fedloom align`"] = None
     salt: Annotated[str | None, "a secret text that all clients share: ids are hashed with it"] = (

@@ -26,10 +26,11 @@ from ..viewer import FEW
 from .agreement import Agreement
 from .asking import Asked, foresee, permits
 from .connect import Connections, peers
-from .finished import DONE, Finished, state_of
+from .finished import Finished, state_of
 from .log import Log
 from .lookup import Names, OwnRows, preparation_digest
 from .partyfile import PartyFile
+from .past import DONE
 from .rollcall import MOVES, Brought, Called, RollCall, around, home_of
 from .scores import write_scores
 from .speaking import Speaking

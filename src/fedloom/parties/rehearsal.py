@@ -37,6 +37,7 @@ from ..federation.topology import SERVER, Client, Party, title
 from ..files import SHARED, make_folder, write_json, write_text
 from ..nursery import Started
 from ..records.checkpoint import load_checkpoint
+from ..records.history import CHECKPOINT
 from ..rng import Secrets
 from ..run import Run
 from ..trust.allow import write_list
@@ -46,7 +47,6 @@ from .agreement import Agreement
 from .basis import Basis
 from .connect import listeners, peers
 from .lookup import by_id
-from .memory import CHECKPOINT
 from .rows import preparation_beside, write_rows
 
 DAYS = 2

@@ -1,30 +1,27 @@
 """A run on disk: one file, written whole or not at all.
 
 Tensors are in safetensors form; round, ledger, clock, who dropped out and the records so far are in
-its header. Nothing in it is code, so a checkpoint from elsewhere can be read without harm.
+its header, and a digest over the whole file. Nothing in it is code, so a checkpoint from elsewhere
+can be read without harm.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
-from .. import tree
+from .. import seal, tree
 from ..errors import DataError
 from ..federation.ledger import Ledger
 from ..federation.schedule import Recorded
-from ..files import write_bytes
 from ..run import Snapshot
 from .record import Record
 
-FORM = 2
+FORM = 3
 
 
 @dataclass(frozen=True)
@@ -62,22 +59,14 @@ def save_checkpoint(path: Path, snapshot: Snapshot, records: Sequence[Record], w
         "records": [record.to_json() for record in records],
         "wall": wall,
     }
-    tensors = {
-        name: value.detach().cpu().contiguous().clone()
-        for name, value in tree.named(dict(snapshot.state)).items()
-    }
-    write_bytes(path, save(tensors, {"fedloom": json.dumps(about)}))
+    seal.write_tensors(path, tree.named(dict(snapshot.state)), about)
 
 
-def load_checkpoint(path: Path) -> Checkpoint:
-    try:
-        with safe_open(str(path), framework="pt") as file:
-            about = json.loads((file.metadata() or {})["fedloom"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError, KeyError, ValueError) as problem:
-        raise DataError(f"{path} is not a checkpoint, or is damaged ({problem})") from None
-    if about["form"] != FORM:
-        raise DataError(f"{path} was written by another version of fedloom (form {about['form']})")
+def load_checkpoint(path: Path, cure: str = "") -> Checkpoint:
+    """DamagedError, with what to do, where it is not what was saved."""
+    tensors, about = seal.read_tensors(path, cure)
+    if about.get("form") != FORM:
+        raise DataError(f"{path} was written by another version of fedloom")
     return Checkpoint(
         about["round"],
         tensors,
@@ -88,3 +77,10 @@ def load_checkpoint(path: Path) -> Checkpoint:
         tuple(Record.from_json(told) for told in about["records"]),
         about["wall"],
     )
+
+
+def round_of(path: Path) -> int | None:
+    """After how many rounds a checkpoint says that it was saved; none where it is none."""
+    about = seal.facts_of(path)
+    found = None if about is None else about.get("round")
+    return found if isinstance(found, int) else None

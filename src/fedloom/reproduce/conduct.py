@@ -23,7 +23,8 @@ from typing import Any
 from ..config.runfile import RunFile
 from ..errors import ExistsError, InterruptedRun, NotFiniteError
 from ..files import SHARED, write_text
-from ..job import CHECKPOINT, Job, Watcher
+from ..job import Job, Watcher
+from ..records.history import Checkpoints
 from ..records.record import read_records
 from ..sweep import by_point, is_finished
 from . import theory
@@ -241,7 +242,7 @@ class Conduct:
             return
         tell("diverged" if one.diverged else "done")
         shutil.rmtree(one.folder / "model", ignore_errors=True)
-        (one.folder / CHECKPOINT).unlink(missing_ok=True)
+        Checkpoints(one.folder).clear()
 
 
 def check(ones: list[One]) -> None:

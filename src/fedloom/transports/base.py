@@ -68,6 +68,11 @@ class Mailbox:
         with self._changed:
             self._heard[party] = time.monotonic()
 
+    def last(self, party: Party) -> float:
+        """When something was heard of this party, by this process's own clock."""
+        with self._changed:
+            return self._heard.get(party, 0.0)
+
     def gone(self, party: Party) -> None:
         """The link to this party is down: nothing more will come from it."""
         with self._changed:

@@ -27,6 +27,7 @@ from .base import Mailbox
 from .front import Front, Limits
 from .link import Link
 from .meeting import Meeting
+from .position import Position
 from .secure import Address, Door, Identity, server_for
 from .talk import Note, Standing, Timing
 
@@ -46,14 +47,17 @@ class GrpcTransport:
         permits: Permits | None = None,
         cap: int = wire.CAP,
         bounds: Bounds | None = None,
+        position: Position | None = None,
         note: Note = lambda event, **facts: None,
     ):
         self.me, self._identity = me, identity
         self._dials, self._door = dict(dials or {}), door
         self._standing = Standing(Mailbox(me), timing or Timing(), note)
         joins, box = isinstance(me, Client), self._standing.mailbox
+        self.position = position or Position()
+        rules: dict[str, Any] = {"cap": cap, "permits": permits, "bounds": bounds}
         self.links = {
-            peer: Link(me, peer, run, box, cap=cap, joins=joins, permits=permits, bounds=bounds)
+            peer: Link(me, peer, run, box, joins=joins, position=self.position, **rules)
             for peer in (*self._dials, *(door.expected if door else ()))
         }
         self._meeting = Meeting(me, run, identity, self.links, self._standing, self._dials, door)
@@ -92,8 +96,8 @@ class GrpcTransport:
     def pulse(self, party: Party) -> None:
         self._standing.pulsed = time.monotonic()
 
-    def abort(self, cause: str) -> None:
-        self._in_loop(self._stop(cause)).result(self._standing.timing.linger)
+    def abort(self, cause: str, restore: bool = False) -> None:
+        self._in_loop(self._stop(cause, restore)).result(self._standing.timing.linger)
 
     # Life
 
@@ -103,21 +107,32 @@ class GrpcTransport:
         self._in_loop(self._open()).result(within)
 
     def await_peers(self, peers: Iterable[Party], within: float) -> None:
-        """Until there has been a connection with each of them."""
-        until = time.monotonic() + within
+        """Until there has been a connection with each of them, in one attempt."""
+        begun = time.monotonic()
         for peer in peers:
-            while not self.links[peer].boot:
-                self.pulse(self.me)  # those who wait for us wait on
-                self._standing.mailbox.check()
-                if time.monotonic() > until:
+            link = self.links[peer]
+            while not link.boot:
+                self.still_here()
+                # one that is agreeing with others where to go on from says that it is there
+                if time.monotonic() > max(begun, self._standing.mailbox.last(peer)) + within:
                     where = f"{title(self.me)} was not connected with {title(peer)}"
                     raise LostError(f"{where} within {within:g} s")
-                time.sleep(0.01)
+
+    def still_here(self) -> None:
+        """A moment later: those who wait for us wait on, and so do we, unless the run is over."""
+        self.pulse(self.me)
+        self._standing.mailbox.check()
+        time.sleep(0.01)
 
     def close(self) -> None:
         """Let everyone hear what is on its way, within `linger` seconds, and hang up."""
         if self._opened:
             self._in_loop(self._close()).result(self._standing.timing.linger + 10)
+
+    def abandon(self) -> None:
+        """Hang up at once: this party will be back."""
+        if self._opened:
+            self._in_loop(self._hang_up()).result(30)
 
     def _in_loop(self, work: Coroutine[Any, Any, None]) -> Future[None]:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -130,8 +145,8 @@ class GrpcTransport:
         for link in self.links.values():
             self._meeting.may_be_missing(link)
 
-    async def _stop(self, cause: str) -> None:
-        self._standing.stop(cause)
+    async def _stop(self, cause: str, restore: bool) -> None:
+        self._standing.stop(cause, restore=restore)
 
     def keep(self) -> None:
         """What is taken from many is kept until it is forgotten."""
@@ -170,6 +185,11 @@ class GrpcTransport:
         """Why the run was stopped, if it was: the same at every party, once they have talked."""
         return self._standing.cause
 
+    @property
+    def restore(self) -> bool:
+        """Whether it cannot go on before something is restored."""
+        return self._standing.restore
+
     async def _close(self) -> None:
         standing, began = self._standing, time.monotonic()
         standing.closing = True
@@ -178,10 +198,13 @@ class GrpcTransport:
             self._is_done(link, time.monotonic() - began) for link in self.links.values()
         ):
             await asyncio.sleep(0.01)
+        await self._hang_up()
+
+    async def _hang_up(self) -> None:
         self._meeting.over = True  # a cancelled wait_for may forget it (before Python 3.12)
         for task in self._tasks:
             task.cancel()
-        for talk in [*standing.talks.values()]:
+        for talk in [*self._standing.talks.values()]:
             talk.hang_up()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._server is not None:

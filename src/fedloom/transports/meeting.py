@@ -13,11 +13,12 @@ from typing import Any
 
 import grpc
 
-from ..errors import RefusedError
+from ..errors import OutOfStepError, RefusedError
 from ..federation.messages import Key
 from ..federation.topology import Client, Party, title
 from .front import Front
 from .link import Hello, Link, pack
+from .position import NotYetError
 from .secure import METHOD, SECONDS, Address, Door, Identity, channel_to, is_proved
 from .talk import Standing, Stream, Talk, next_packet, shortened
 
@@ -62,6 +63,11 @@ class Meeting:
                 self._standing.refused(str(problem), peer)
                 self._standing.mailbox.fail(problem)
                 return
+            except OutOfStepError as problem:
+                self._standing.mailbox.fail(problem)
+                return
+            except NotYetError:
+                pause = 0.05
             except ConnectionError as problem:
                 if str(problem) != told:
                     told = str(problem)
@@ -70,7 +76,8 @@ class Meeting:
             await asyncio.sleep(pause)
 
     async def _dial(self, peer: Party) -> None:
-        """One connection, until goodbye; RefusedError is for good, ConnectionError is not."""
+        """One connection, until goodbye; RefusedError and OutOfStepError are for good,
+        ConnectionError is not."""
         own, link = self.identity, self._links[peer]
         async with channel_to(self._dials[peer], own, self._standing.timing) as channel:
             call = channel.stream_stream(METHOD)()
@@ -82,6 +89,8 @@ class Meeting:
                 await self._talk(link, call, link.greeted(hello), check)
                 await call.done_writing()
                 await asyncio.wait_for(call.code(), 1.0)
+            except NotYetError:
+                raise
             except UNUSABLE as problem:
                 raise await _why(call, peer, problem) from None
             except TimeoutError:
@@ -137,8 +146,12 @@ class Meeting:
             if link.boot not in ("", hello.boot):
                 self._replaced[peer].append(link.boot)
             proof = self.identity.prove(hello.challenge, self._run, peer)
-            start = link.greeted(hello)
             answer = link.hello(self._boot, b"", self.identity.certificate, proof)
+            try:
+                start = link.greeted(hello)
+            except (OutOfStepError, NotYetError):  # it has to know where we are, too
+                await context.write(pack(answer))
+                raise
             if peer in self._standing.talks:
                 self._standing.talks[peer].hang_up()
             with self._let_in(context) as address:
@@ -147,6 +160,8 @@ class Meeting:
                 await self._talk(link, context, start, check, address=address)
         except RefusedError as problem:
             await self._turn_away(context, problem)
+        except OutOfStepError as problem:
+            self._standing.mailbox.fail(problem)
         except (ConnectionError, asyncio.InvalidStateError, grpc.RpcError):
             return
 

@@ -57,15 +57,16 @@ class Standing:
     pulsed: float = 0.0  # when it last made a move
     closing: bool = False  # it has nothing more to say
     cause: str | None = None  # why the run was stopped
+    restore: bool = False  # and cannot go on before something is restored
     talks: dict[Party, Talk] = field(default_factory=dict)
     _refusals: Counter[str] = field(default_factory=Counter)
 
-    def stop(self, cause: str, told_by: Party | None = None) -> None:
+    def stop(self, cause: str, told_by: Party | None = None, restore: bool = False) -> None:
         """The run is over: tell everyone. Of several causes, all parties settle on the first in
         the order of the alphabet."""
         cause = shortened(cause)
         if self.cause is None or cause < self.cause:
-            self.cause = cause
+            self.cause, self.restore = cause, restore
             self.mailbox.abort(cause)
             self.note("stopped", cause=cause, told_by=None if told_by is None else str(told_by))
             self.wake()
@@ -183,7 +184,7 @@ class Talk:
                 due = time.monotonic() + self.beat
             if standing.cause is not None and standing.cause != told:
                 told = standing.cause
-                await self._packet(Stop(told))
+                await self._packet(Stop(told, standing.restore))
             if standing.closing and not said and (link.is_heard or told is not None):
                 await self._packet(Bye())
                 said = True
@@ -225,7 +226,7 @@ class Talk:
                     if self._standing.closing:
                         self.wake()
                 case Stop():
-                    self._standing.stop(packet.cause, link.peer)
+                    self._standing.stop(packet.cause, link.peer, packet.restore)
                 case Bye():
                     link.bye = True
                     self.wake()
