@@ -226,7 +226,7 @@ class Run:
             raise SettingError(f"{self.halted}: nothing would be trained")
         if every is not None and self.records[-1].round < self.round:
             self.look()
-        warnings.warn(str(self.halted), HaltedWarning, stacklevel=3)
+        warnings.warn(str(self.halted), HaltedWarning, stacklevel=4)
 
     def _rebuild(
         self, ledger: Ledger, record: Recorded, clock: Clock | None, releases: Releases
