@@ -101,7 +101,7 @@ def test_everything_that_parties_write_is_theirs_alone(tmp_path):
     run.write_text(SHORT.replace("local_steps = 2\n", 'name = "vafl"\n') + ARRIVAL)
     fedloom(0, "rehearse", run, "--out", tmp_path / "r")
     names = {path.name for path in tmp_path.rglob("*")}
-    assert {"checkpoint.safetensors", "links-2.msgpack", "round.msgpack", "audit.jsonl"} <= names
+    assert {"checkpoint.safetensors", "links-2.msgpack", "noise.secret", "audit.jsonl"} <= names
     assert {"agreement.json", "rows.safetensors", "status.json", "ca.key", "done.json"} <= names
     others = open_to_others(tmp_path / "r")
     assert [path for path in others if path.name not in PUBLIC and path.suffix != ".pem"] == []
@@ -123,10 +123,9 @@ def prepared(tmp_path_factory):
     made.prepare()
     for party in ("a", NORTH):
         text = (made.of(party) / "party.toml").read_text()
-        named = '[party]\nsecret = "noise.secret"\nsalt = "salt"\n'
+        named = '[party]\nsalt = "salt"\n'
         (made.of(party) / "party.toml").write_text(text.replace("[party]\n", named))
-        for name in ("noise.secret", "salt"):
-            write_text(made.of(party) / name, "x" * 40)
+        write_text(made.of(party) / "salt", "x" * 40)
     return made
 
 
