@@ -10,6 +10,7 @@ import shutil
 import pytest
 
 from fedloom.config.runfile import RunFile
+from fedloom.files import write_text
 from fedloom.nursery import Started
 from fedloom.parties.partyfile import PartyFile
 
@@ -68,7 +69,7 @@ def write_tables(folder):
     """Forty people, known to both organisations."""
     for name in ("tables", "secrets"):
         (folder / name).mkdir()
-    (folder / "secrets" / "salt").write_text("nobody can guess this salt")
+    write_text(folder / "secrets" / "salt", "nobody can guess this salt")
     lines = {"north": ["person,income,left"], "south": ["person,income,left"]}
     lines["insurer"] = ["person,claims"]
     for person in range(40):

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from fedloom.errors import WriteError
 from fedloom.nursery import Started
 
 WITHIN = 60
@@ -56,7 +57,7 @@ def test_they_can_be_waited_for_and_killed(start, tmp_path):
 
 
 def test_a_log_that_cannot_be_is_said_at_once(tmp_path):
-    with pytest.raises(FileNotFoundError, match="nowhere"):
+    with pytest.raises(WriteError, match="nowhere"):
         Started(["list"], os.environ, tmp_path / "nowhere" / "log")
 
 
