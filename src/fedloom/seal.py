@@ -99,7 +99,9 @@ def read_tensors(path: Path, cure: str = "") -> tuple[dict[str, Tensor], dict[st
     """Of the bytes that were checked: what becomes of the file later is no matter."""
     content = read(path, cure)
     try:
-        return dict(sorted(load(content).items())), _facts(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        return dict(sorted(load(content).items())), _facts(
+            content[8 : 8 + int.from_bytes(content[:8], "little")]
+        )
     except (SafetensorError, KeyError, ValueError, TypeError, AttributeError) as problem:
         raise DamagedError(_told(f"{path} holds something else ({problem!r})", cure)) from None
 
