@@ -27,6 +27,7 @@ from fedloom.transports import wire
 
 from .test_crashes import play
 from .test_processes import ONE, SLOW, assert_replays, begin, kill, reach, rehearsal  # noqa: F401
+from .test_rollback import backed_up, ended, restored
 
 CLIP, NOISE, LR, SHARE = 1.0, 4.0, 0.5, 50.0
 RUN = f"""\
@@ -222,17 +223,43 @@ def test_another_model_for_the_same_round_gets_other_noise(rehearsal):  # noqa: 
 # Exact all the same
 
 
+def assert_booked_once(one):
+    """Clients count no more than hubs, who count from what everybody knows."""
+    for silo, client in (("a", ONE), ("b", Client("b", "0"))):
+        page = msgspec.msgpack.decode((one.of(client) / "out" / BOOK).read_bytes(), type=Page)
+        told, hub = (
+            json.loads((one.of(party) / "out" / "done.json").read_text())["privacy"]
+            for party in (client, silo)
+        )
+        assert told["releases"] == max(page.releases) > 0
+        assert hub["mu"] >= told["mu"] > 0
+
+
 @pytest.mark.parametrize("text", [RUN, FROZEN], ids=["trained", "frozen"])
 def test_kills_change_nothing(rehearsal, text):  # noqa: F811
     """Also that parties and reference draw alike from the secrets."""
     one = rehearsal(text_of(text, 12))
     play(one, one.prepare(), [(ONE, "before update", "b"), ("a", "after hub-embedding")])
-    for client in (ONE, Client("b", "0")):
-        page = msgspec.msgpack.decode((one.of(client) / "out" / BOOK).read_bytes(), type=Page)
-        told = json.loads((one.of(client) / "out" / "done.json").read_text())["privacy"]
-        assert told["releases"] == max(page.releases)
-    hub = json.loads((one.of("a") / "out" / "done.json").read_text())["privacy"]
-    assert hub["mu"] >= told["mu"] > 0
+    assert_booked_once(one)
+
+
+@pytest.mark.slow
+def test_kills_change_nothing_where_silos_visit(rehearsal):  # noqa: F811
+    visiting = RUN.replace("[algorithm]\n", '[algorithm]\nname = "vafl"\n', 1)
+    one = rehearsal(text_of(visiting, 12))
+    play(one, one.prepare(), [(ONE, "before update", "b"), ("b", "after checkpoint", "a")])
+    assert_booked_once(one)
+
+
+@pytest.mark.parametrize("text", [RUN, pytest.param(FROZEN, marks=pytest.mark.slow)])
+def test_rounds_that_are_made_again_are_the_same_releases(rehearsal, text):  # noqa: F811
+    """A hub comes back six rounds behind: to the bit, and booked once."""
+    one = rehearsal(text_of(text, 30))
+    run, copy = backed_up(one, "a", 14, 6)
+    restored(one, "a", copy)
+    one.start("a", "--resume")
+    ended(one, run, 14)
+    assert_booked_once(one)
 
 
 def test_who_is_missing_is_replayed_with_noise(rehearsal):  # noqa: F811
