@@ -3,11 +3,12 @@
 Three organisations that know different things of 442 patients, each with a hub and two clients:
 nine processes over mutual TLS (algorithms for one silo: fewer). One party, two, or a whole
 organisation are killed by SIGKILL and started again, at once or late: after a random pause when
-rounds are made again, at times before that, and at named lines of code (storms.py). Prints a row of
-a table for each run.
+rounds are made again, at times before that, and at named lines of code (storms.py). With
+`--restores`, some hubs come back from a backup of their folder. Prints a row of a table for each.
 
     python -m benchmarks.kills --case tdcd-private-labels --missing skip --kills 25 --rounds 700
     python -m benchmarks.kills --case all --missing skip --runs 3
+    python -m benchmarks.kills --case tdcd --restores --rounds 300
 """
 
 from __future__ import annotations
@@ -82,6 +83,8 @@ HEAD = 'embedding = 8\nhead = {name = "linear"}\n'
 MIDDLE = 'embedding = 8\nmiddle = {name = "linear"}\nhead = {name = "linear"}\n'
 ARRIVAL = '\n[engine]\norder = "arrival"\n'
 Q5 = "local_steps = 5\n"
+HEAD_OF_TABLE = ("algorithm", "kills", "hubs", "at points", "absences", "restored", "went back")
+HEAD_OF_TABLE += ("rounds", "seconds", "model", "ledger")
 CASES: Mapping[str, tuple[str, str]] = {  # what comes before [algorithm], and in it
     "tdcd": (PATIENTS, 'name = "tdcd"\n' + Q5),
     "tdcd with a head": (PATIENTS + HEAD, 'name = "tdcd"\n' + Q5),
@@ -115,6 +118,7 @@ def main() -> int:
     parser.add_argument("--case", default="tdcd", help=f"all, or of: {', '.join(CASES)}")
     parser.add_argument("--missing", choices=["wait", "skip"], default="wait")
     parser.add_argument("--kills", type=int, default=25, help="of one run, at least")
+    parser.add_argument("--restores", action="store_true", help="some hubs come from a backup")
     parser.add_argument("--rounds", type=int, default=700, help="of one run")
     parser.add_argument("--runs", type=int, default=1, help="of each case")
     parser.add_argument("--seed", type=int, default=0, help="of the first run's kills")
@@ -122,8 +126,7 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="a folder for what does not come out exactly")
     given = parser.parse_args()
     cases = list(CASES) if given.case == "all" else [given.case]
-    print("| algorithm | kills | hubs | at points | absences | rounds | seconds | model | ledger |")
-    print("|---|---|---|---|---|---|---|---|---|", flush=True)
+    print(f"| {' | '.join(HEAD_OF_TABLE)} |\n|{'---|' * len(HEAD_OF_TABLE)}", flush=True)
     exact = [
         play(case, seed, given)
         for seed in range(given.seed, given.seed + given.runs)
@@ -150,11 +153,14 @@ def play(case: str, seed: int, given: argparse.Namespace) -> bool:
     say = lambda line: print(f"{case}, seed {seed}: {line}", file=sys.stderr, flush=True)  # noqa: E731
     is_exact = False
     try:
-        found = Storm(one, given.kills, random.Random(seed), given.within, say).blow()
+        found = Storm(
+            one, given.kills, random.Random(seed), given.restores, given.within, say
+        ).blow()
         is_exact = found.is_exact
         model = "exact" if found.difference == 0 else f"DIFFERS by {found.difference:.1e}"
         ledger = "equal" if found.same_ledger else "DIFFERENT"
-        numbers = (found.kills, found.hubs, found.at_points, found.absences, found.rounds)
+        numbers = (found.kills, found.hubs, found.at_points, found.absences)
+        numbers += (found.restored, found.went_back, found.rounds)
         told = " | ".join(map(str, numbers)) + f" | {found.seconds:.0f} | {model} | {ledger} |"
         print(f"| {case}, seed {seed} | {told}", flush=True)
     except FedLoomError as problem:

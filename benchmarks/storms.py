@@ -1,5 +1,6 @@
 """Parties as processes that are killed by SIGKILL again and again: one, two, or a silo at once, at
-random moments and at named lines of code, and started again at once or late.
+random moments and at named lines of code, and started again at once or late; hubs also from a
+backup of their folder, made while they ran.
 
 With `wait` the model must be that of an undisturbed run bit for bit, with `skip` that of the replay
 of what the hubs recorded; ledgers must be equal message by message.
@@ -7,14 +8,18 @@ of what the hubs recorded; ledgers must be equal message by message.
 
 from __future__ import annotations
 
+import json
 import random
+import shutil
 import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from fedloom.errors import LostError
+from fedloom.federation.schedule import Recorded
 from fedloom.federation.topology import Client, Party
 from fedloom.parties.agreement import Agreement
 from fedloom.parties.rehearsal import Rehearsal
@@ -22,6 +27,7 @@ from fedloom.run import Run
 
 WAIT = {"start": 300.0, "patience": 240.0, "beat": 0.2, "silence": 1.0, "linger": 20.0}
 SKIP = {**WAIT, "on_missing_client": "skip", "deadline": 5.0}
+KEEP, HELD = 40, 30  # rounds of each party, where hubs are restored; behind, at most
 WHEN = ("before", "after", "closed")  # for each kind of message
 POINTS = [  # of hubs
     "before checkpoint",
@@ -36,12 +42,15 @@ POINTS = [  # of hubs
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a storm. `at_points`: at named lines; `absences`: clients out of rounds."""
+    """What came of a storm. `at_points`: killed at named lines; `absences`: clients out of rounds;
+    `restored`: hubs from a backup; `went_back`: how often all hubs did."""
 
     kills: int
     hubs: int
     at_points: int
     absences: int
+    restored: int
+    went_back: int
     rounds: int
     seconds: float
     difference: float
@@ -54,16 +63,20 @@ class Outcome:
 
 @dataclass
 class Storm:
-    """Over a rehearsal that is not prepared yet: `kills` processes are killed, or a few more."""
+    """Over a rehearsal that is not prepared yet: `kills` processes are killed, or a few more;
+    `restores`: and some hubs restored from a backup."""
 
     one: Rehearsal
     kills: int
     draw: random.Random
+    restores: bool = False
     within: float = 1800.0
     say: Callable[[str], None] = lambda line: None
     _killed: Counter[str] = field(default_factory=Counter)
     _at_points: int = 0
     _due: dict[Party, float] = field(default_factory=dict)  # who is to be started, and when
+    _backups: dict[str, tuple[int, Path]] = field(default_factory=dict)  # of hubs, after rounds
+    _restored: int = 0
 
     def blow(self) -> Outcome:
         """From the first process to the comparison; every process has ended when this returns."""
@@ -74,6 +87,10 @@ class Storm:
         permits = Agreement.read(self.one.folder / "agreement.json").permits
         kinds = sorted({way.kind for way in permits.forms})
         self._points = [f"{when} {kind}" for when in WHEN for kind in kinds] + POINTS
+        if self.restores:
+            for party in self._parties:
+                path = self.one.of(party) / "party.toml"
+                path.write_text(path.read_text().replace("[party]\n", f"[party]\nkeep = {KEEP}\n"))
         try:
             for party in self._parties:
                 self.one.start(party)
@@ -93,6 +110,8 @@ class Storm:
             if self._have_ended(some=True):
                 self.say("it ended before it was killed so often: ask for more rounds")
                 return
+            if self.restores and self.draw.random() < 0.8:
+                self._back_up(self.draw.choice(self._silos))
             self._strike(self._chosen())
             self.say(f"{self._killed.total()} kills, round {self._round()}")
 
@@ -120,8 +139,30 @@ class Storm:
                 }[how]
                 self._down(party, pause)
 
+    def _back_up(self, hub: str) -> None:
+        """Its folder as it is, while it runs."""
+        copy = self.one.folder / f"backup-{hub}"
+        shutil.rmtree(copy, ignore_errors=True)
+        self._backups.pop(hub, None)
+        rounds = self._round(hub)
+        try:
+            shutil.copytree(self.one.of(hub) / "out", copy)
+        except (shutil.Error, FileNotFoundError):  # a file went away meanwhile: copy it again later
+            return
+        self._backups[hub] = rounds, copy
+
+    def _restore(self, hub: str) -> None:
+        """From its backup, if all hubs still hold what it has; once."""
+        rounds, copy = self._backups.pop(hub, (0, None))
+        if copy is not None and max(map(self._round, self._silos)) - rounds < HELD:
+            shutil.rmtree(self.one.of(hub) / "out")
+            copy.rename(self.one.of(hub) / "out")
+            self._restored += 1
+
     def _down(self, party: Party, pause: float) -> None:
         self.one.processes[party].wait()
+        if isinstance(party, str) and self.draw.random() < 0.8:
+            self._restore(party)
         self._killed["clients" if isinstance(party, Client) else "hubs"] += 1
         self._due[party] = time.monotonic() + pause
 
@@ -157,9 +198,12 @@ class Storm:
                 return
             self._pass(0.05)
 
-    def _round(self) -> int:
-        log = self.one.of(self._silos[0]) / "out" / "log.jsonl"
-        return log.read_text().count('"event": "round"') if log.exists() else 0
+    def _round(self, hub: str | None = None) -> int:
+        """That a hub, the first if none is named, has made last."""
+        log = self.one.of(hub or self._silos[0]) / "out" / "log.jsonl"
+        lines = log.read_text().splitlines() if log.exists() else []
+        made = (json.loads(line)["round"] for line in reversed(lines) if '"event": "round"' in line)
+        return next(made, 0)
 
     def _have_ended(self, some: bool = False) -> bool:
         """By themselves: all, or some."""
@@ -176,6 +220,8 @@ class Storm:
             self._killed["hubs"],
             self._at_points,
             sum(len(names) for who in right.record.dropped.values() for names in who.values()),
+            self._restored,
+            len(Recorded.read(self.one.of(self._silos[0]) / "out" / "schedule.json").back),
             right.round,
             seconds,
             found.difference,
