@@ -64,7 +64,7 @@ def test_numbers_out_of_range_neither_leave_nor_come_in(bad):
 
 def refused_frame(number, kind):
     """With many tensors, whose names, shapes and text nobody has seen before."""
-    payload = {f"{number} {at}": torch.zeros(1 + (at == number)) for at in range(100)}
+    payload = {f"{number} {at}": torch.zeros(1 + (at == number)) for at in range(200)}
     return wire.encode(Message(Key(0, 1), kind, ONE, "ash", payload), RUN)
 
 

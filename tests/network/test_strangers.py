@@ -1,6 +1,7 @@
 """Who connects without being let in: strangers take no more room than there is, and keep nobody
 from coming in."""
 
+import asyncio
 import socket
 import subprocess
 import sys
@@ -87,6 +88,22 @@ def test_who_is_let_in_stays(federation):
     assert not [event for _, event, _ in notes if event == "left"]
 
 
+def test_who_calls_twice_stays_when_one_call_has_ended(federation):
+    transports, notes = federation[1:]
+    hub = transports["ash"]
+    front = hub._meeting.front
+
+    async def call():
+        for peer in front._visitors:  # they talk
+            with front.let_in(peer):
+                pass
+        return front.strangers
+
+    assert len(front._visitors) == 2
+    assert asyncio.run_coroutine_threadsafe(call(), hub._loop).result(5) == 0
+    assert not [event for _, event, _ in notes if event == "left"]
+
+
 def test_where_it_is_full_the_address_with_the_most_loses_its_oldest(federation):
     _, transports, notes = federation
     port = transports["ash"].port
@@ -131,6 +148,12 @@ def test_few_files_are_said_before_anybody_comes(monkeypatch):
         SettingError, match=r"1024 open files are too few .* 300 parties: allow 2056"
     ):
         Limits.beside(300)
+
+
+def test_all_members_may_come_back_at_once(monkeypatch):
+    monkeypatch.setattr(front, "raised_limit", lambda: 1 << 16)
+    assert Limits.beside(4) == Limits(512, 128)
+    assert Limits.beside(1000) == Limits(2000, 2000)
 
 
 def test_the_limit_of_files_is_raised_as_far_as_may_be():

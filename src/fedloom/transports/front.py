@@ -26,6 +26,7 @@ BACKLOG = 1024
 EVERYWHERE = ("", "0.0.0.0", "::")
 OWN, EACH = 128, 3  # file handles: of all else; of a connection that is handed on
 SILENT, SPEAKING = 512, 128  # strangers: before and after their first byte
+MACOS = 10240  # files that it lets a process open, where it says any number
 AT_ONCE = struct.pack("ii", 1, 0)  # SO_LINGER: nothing is kept for those who are cut off
 
 Refused = Callable[[str, str], None]  # why, and the address
@@ -33,7 +34,8 @@ Refused = Callable[[str, str], None]  # why, and the address
 
 @dataclass(frozen=True)
 class Limits:
-    """How many strangers there may be: those who have said nothing cost one file handle each."""
+    """How many strangers there may be: those who have said nothing cost one file handle each.
+    Among those who speak, all members have room twice: they may all come back at once."""
 
     silent: int = SILENT
     speaking: int = SPEAKING
@@ -49,7 +51,10 @@ class Limits:
                 f"{may} open files are too few to listen for {members} parties: allow {enough} "
                 "(ulimit -n; LimitNOFILE of systemd)"
             )
-        return Limits(min(SILENT, left // 2), min(SPEAKING, left // 2 // EACH))
+        twice = 2 * members
+        return Limits(
+            min(max(SILENT, twice), left // 2), min(max(SPEAKING, twice), left // 2 // EACH)
+        )
 
 
 def raised_limit(enough: int = 1 << 16) -> int:
@@ -59,11 +64,13 @@ def raised_limit(enough: int = 1 << 16) -> int:
     except ImportError:  # a system without such limits
         return enough
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = enough if hard == resource.RLIM_INFINITY else min(hard, enough)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-            soft = wanted
+    for wanted in (enough, MACOS):
+        if hard != resource.RLIM_INFINITY:
+            wanted = min(hard, wanted)
+        if soft != resource.RLIM_INFINITY and soft < wanted:
+            with suppress(ValueError, OSError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+                soft = wanted
     return enough if soft == resource.RLIM_INFINITY else soft
 
 
@@ -76,6 +83,7 @@ class Visitor:
     timer: asyncio.TimerHandle | None = None
     speaks: bool = False
     was_let_in: bool = False
+    calls: int = 0  # that it was let in for, and that go on
     hung_up: bool = False
     why: str | None = None  # it was cut off
 
@@ -152,13 +160,15 @@ class Front:
         """Whom gRPC calls so is no stranger meanwhile; its address."""
         visitor = self._visitors.get(peer)
         if visitor is None or visitor.why is not None:
-            raise RefusedError("it did not come through the front, or has been cut off")
+            raise ConnectionError("it was cut off, or did not come through the front")
         self._set_free(visitor)
         visitor.was_let_in = True
+        visitor.calls += 1
         try:
             yield visitor.address
         finally:
-            if self._visitors.get(peer) is visitor:
+            visitor.calls -= 1
+            if not visitor.calls and self._visitors.get(peer) is visitor:
                 self._suspect(visitor)
 
     def _suspect(self, visitor: Visitor) -> None:
@@ -179,7 +189,9 @@ class Front:
         while True:
             try:
                 outer, (address, *_) = await loop.sock_accept(listener)
-            except OSError:  # it has left already; or there is no file handle
+            except ConnectionError:  # it has left already
+                continue
+            except OSError:  # there is no file handle
                 await asyncio.sleep(0.05)
                 continue
             visitor = Visitor(address.removeprefix("::ffff:"))
@@ -197,7 +209,7 @@ class Front:
                 raise
         finally:
             self._set_free(visitor)
-        if visitor.why is not None:
+        if visitor.why is not None and not visitor.was_let_in:
             self._refused(visitor.why, visitor.address)
 
     async def _hand_on(self, outer: socket.socket, visitor: Visitor) -> None:
@@ -232,7 +244,10 @@ class Front:
         async def go() -> None:
             await _pass_on(inner, outer)
             if not (who.was_let_in or who.hung_up):
-                who.why = "did not get through TLS: it has no valid certificate of a known CA"
+                who.why = (
+                    "did not get through TLS: it has no valid certificate of a known CA, or does "
+                    "not take ours"
+                )
 
         with suppress(ExceptionGroup):  # of OSErrors: one that ends in the middle
             async with asyncio.TaskGroup() as group:

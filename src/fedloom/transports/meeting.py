@@ -160,6 +160,9 @@ class Meeting:
         except RefusedError as problem:
             await self._turn_away(context, problem)
             raise
+        except ConnectionError as problem:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(problem))
+            raise
 
     def _let_in(self, context: Any) -> AbstractContextManager[str]:
         assert self.front is not None
