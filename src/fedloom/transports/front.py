@@ -27,6 +27,10 @@ EVERYWHERE = ("", "0.0.0.0", "::")
 OWN, EACH = 128, 3  # file handles: of all else; of a connection that is handed on
 SILENT, SPEAKING = 512, 128  # strangers: before and after their first byte
 MACOS = 10240  # files that it lets a process open, where it says any number
+NOT_TLS = (
+    "did not get through TLS: it has no valid certificate of a known CA, did not take ours, "
+    "or hung up"
+)
 AT_ONCE = struct.pack("ii", 1, 0)  # SO_LINGER: nothing is kept for those who are cut off
 
 Refused = Callable[[str, str], None]  # why, and the address
@@ -76,7 +80,7 @@ def raised_limit(enough: int = 1 << 16) -> int:
 
 @dataclass(eq=False)
 class Visitor:
-    """A connection, and the task that serves it. `hung_up`: by itself."""
+    """A connection, and the task that serves it. `knocked`: it came through TLS, and called."""
 
     address: str
     task: asyncio.Task[None] | None = None
@@ -84,14 +88,18 @@ class Visitor:
     speaks: bool = False
     was_let_in: bool = False
     calls: int = 0  # that it was let in for, and that go on
-    hung_up: bool = False
-    why: str | None = None  # it was cut off
+    knocked: bool = False
+    why: str | None = None  # it was refused
 
     def cut(self, why: str | None = None) -> None:
         late = "was not let in" if self.speaks else "said nothing"
         self.why = self.why or why or f"{late} within {PATIENCE:g} s"
         if self.task is not None:
             self.task.cancel()
+
+    def is_over(self) -> None:
+        if not self.knocked:
+            self.why = self.why or NOT_TLS
 
 
 class Strangers:
@@ -150,22 +158,25 @@ class Front:
         """How many are here."""
         return sum(len(each) for each in self._strangers.values())
 
-    def address(self, peer: str) -> str | None:
-        """Where somebody is whom gRPC calls so."""
+    def knock(self, peer: str) -> str | None:
+        """Whom gRPC calls so came through TLS; its address."""
         visitor = self._visitors.get(peer)
-        return None if visitor is None else visitor.address
+        if visitor is None:
+            return None
+        visitor.knocked = True
+        return visitor.address
 
     @contextmanager
-    def let_in(self, peer: str) -> Iterator[str]:
-        """Whom gRPC calls so is no stranger meanwhile; its address."""
+    def let_in(self, peer: str) -> Iterator[None]:
+        """Whom gRPC calls so is no stranger meanwhile."""
         visitor = self._visitors.get(peer)
         if visitor is None or visitor.why is not None:
             raise ConnectionError("it was cut off, or did not come through the front")
         self._set_free(visitor)
-        visitor.was_let_in = True
+        visitor.was_let_in = visitor.knocked = True
         visitor.calls += 1
         try:
-            yield visitor.address
+            yield
         finally:
             visitor.calls -= 1
             if not visitor.calls and self._visitors.get(peer) is visitor:
@@ -237,22 +248,15 @@ class Front:
                 del self._visitors[name]
 
     async def _both_ways(self, outer: socket.socket, inner: socket.socket, who: Visitor) -> None:
-        async def come() -> None:
-            await _pass_on(outer, inner)
-            who.hung_up = True
-
-        async def go() -> None:
+        async def back() -> None:
             await _pass_on(inner, outer)
-            if not (who.was_let_in or who.hung_up):
-                who.why = (
-                    "did not get through TLS: it has no valid certificate of a known CA, or does "
-                    "not take ours"
-                )
+            who.is_over()  # it may stay on
 
         with suppress(ExceptionGroup):  # of OSErrors: one that ends in the middle
             async with asyncio.TaskGroup() as group:
-                group.create_task(come())
-                group.create_task(go())
+                group.create_task(_pass_on(outer, inner))
+                group.create_task(back())
+        who.is_over()
 
 
 async def _pass_on(source: socket.socket, to: socket.socket) -> None:
