@@ -2,8 +2,9 @@
 may read them.
 
 A file is private unless its writer says that it is to be shared: its owner alone may read it, and a
-folder that is made for it is its owner's alone, whatever the umask says. What is shared is as the
-umask says.
+folder that is made for it is its owner's alone, whatever the umask says. What is shared others may
+read as the umask says; nobody else may write it, or a certificate and an allow-list would be worth
+nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ except ImportError:  # a system without such locks
     fcntl = None  # type: ignore[assignment]
 
 LOCK = ".lock"
-PRIVATE, SHARED = 0o600, 0o666  # modes of a file: its owner's, or as the umask says
+PRIVATE, SHARED = 0o600, 0o644  # modes of a file
 
 
 @contextmanager
@@ -139,7 +140,7 @@ def make_folder(path: Path, mode: int = PRIVATE) -> None:
     with telling(path):
         for folder in [*reversed(path.parents), path]:
             if not folder.is_dir():
-                folder.mkdir(0o700 if mode == PRIVATE else 0o777, exist_ok=True)
+                folder.mkdir(0o700 if mode == PRIVATE else 0o755, exist_ok=True)
 
 
 def own_folder(path: Path) -> None:

@@ -14,13 +14,12 @@ HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500)  # as TLS b
 class Crowd:
     def __init__(self, port, count, say):
         self._port, self._say, self._here = port, say, [None] * count
-        self.been = set()  # of the places: those that were connected
+        self.been = set()  # of the places: those whose connection was made, and maybe ended since
 
     def go_on(self):
         for place, one in enumerate(self._here):
-            if one is None or self._is_closed(one):
-                self._here[place] = self._opened()
-                continue
+            if one is None or self._is_over(place, one):
+                one = self._here[place] = self._opened()
             with contextlib.suppress(OSError):
                 one.getpeername()
                 self.been.add(place)
@@ -33,16 +32,19 @@ class Crowd:
             one.connect(("127.0.0.1", self._port))
         return one
 
-    def _is_closed(self, one):
+    def _is_over(self, place, one):
         try:
-            closed = one.recv(4096) == b""
+            if one.recv(4096):
+                return False
+            self.been.add(place)
         except BlockingIOError:
             return False
-        except OSError:
-            closed = True
-        if closed:
-            one.close()
-        return closed
+        except ConnectionResetError:
+            self.been.add(place)
+        except OSError:  # refused: there was no connection
+            pass
+        one.close()
+        return True
 
 
 def a_byte(one):

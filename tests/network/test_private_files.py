@@ -40,8 +40,8 @@ def test_a_file_is_private_unless_it_is_to_be_shared(tmp_path, umask):
     assert mode(tmp_path / "made/deep/rows") == 0o600
     assert mode(tmp_path / "made") == mode(tmp_path / "made/deep") == 0o700
     write_text(tmp_path / "shown/report", "1", SHARED)
-    assert mode(tmp_path / "shown/report") == 0o666 & ~umask
-    assert mode(tmp_path / "shown") == 0o777 & ~umask
+    assert mode(tmp_path / "shown/report") == 0o644 & ~umask
+    assert mode(tmp_path / "shown") == 0o755 & ~umask
 
 
 def test_what_others_could_read_is_closed_to_them(tmp_path, umask):
@@ -123,8 +123,8 @@ def prepared(tmp_path_factory):
     made.prepare()
     for party in ("a", NORTH):
         text = (made.of(party) / "party.toml").read_text()
-        named = '[party]\nsalt = "salt"\n'
-        (made.of(party) / "party.toml").write_text(text.replace("[party]\n", named))
+        named = text.replace("[party]\n", '[party]\nsalt = "salt"\n')
+        (made.of(party) / "party.toml").write_text(named)
         write_text(made.of(party) / "salt", "x" * 40)
     return made
 

@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -50,6 +52,7 @@ from .lookup import by_id
 from .rows import preparation_beside, write_rows
 
 DAYS = 2
+LISTENED = 10_000, 32_768  # of these, systems give none to who connects
 ROWS, SECRET = "rows.safetensors", "noise.secret"
 Process = Started | subprocess.Popen[bytes]
 
@@ -296,9 +299,11 @@ def rehearse(
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of this machine that nobody uses now."""
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in held]
-    for one in held:
-        one.close()
+    """Ports of this machine that nobody uses now, and that no system gives to who connects: a hub
+    that is started again finds its port free."""
+    ports: list[int] = []
+    while len(ports) < count:
+        port = random.SystemRandom().randrange(*LISTENED)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            ports += [port] * (port not in ports)
     return ports

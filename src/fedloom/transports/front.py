@@ -26,6 +26,11 @@ BACKLOG = 1024
 EVERYWHERE = ("", "0.0.0.0", "::")
 OWN, EACH = 128, 3  # file handles: of all else; of a connection that is handed on
 SILENT, SPEAKING = 512, 128  # strangers: before and after their first byte
+MACOS = 10240  # files that it lets a process open, where it says any number
+NOT_TLS = (
+    "did not get through TLS: it has no valid certificate of a known CA, did not take ours, "
+    "or hung up"
+)
 AT_ONCE = struct.pack("ii", 1, 0)  # SO_LINGER: nothing is kept for those who are cut off
 
 Refused = Callable[[str, str], None]  # why, and the address
@@ -33,7 +38,8 @@ Refused = Callable[[str, str], None]  # why, and the address
 
 @dataclass(frozen=True)
 class Limits:
-    """How many strangers there may be: those who have said nothing cost one file handle each."""
+    """How many strangers there may be: those who have said nothing cost one file handle each.
+    Among those who speak, all members have room twice: they may all come back at once."""
 
     silent: int = SILENT
     speaking: int = SPEAKING
@@ -49,7 +55,10 @@ class Limits:
                 f"{may} open files are too few to listen for {members} parties: allow {enough} "
                 "(ulimit -n; LimitNOFILE of systemd)"
             )
-        return Limits(min(SILENT, left // 2), min(SPEAKING, left // 2 // EACH))
+        twice = 2 * members
+        return Limits(
+            min(max(SILENT, twice), left // 2), min(max(SPEAKING, twice), left // 2 // EACH)
+        )
 
 
 def raised_limit(enough: int = 1 << 16) -> int:
@@ -59,31 +68,38 @@ def raised_limit(enough: int = 1 << 16) -> int:
     except ImportError:  # a system without such limits
         return enough
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = enough if hard == resource.RLIM_INFINITY else min(hard, enough)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-            soft = wanted
+    for wanted in (enough, MACOS):
+        if hard != resource.RLIM_INFINITY:
+            wanted = min(hard, wanted)
+        if soft != resource.RLIM_INFINITY and soft < wanted:
+            with suppress(ValueError, OSError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+                soft = wanted
     return enough if soft == resource.RLIM_INFINITY else soft
 
 
 @dataclass(eq=False)
 class Visitor:
-    """A connection, and the task that serves it. `hung_up`: by itself."""
+    """A connection, and the task that serves it. `knocked`: it came through TLS, and called."""
 
     address: str
     task: asyncio.Task[None] | None = None
     timer: asyncio.TimerHandle | None = None
     speaks: bool = False
     was_let_in: bool = False
-    hung_up: bool = False
-    why: str | None = None  # it was cut off
+    calls: int = 0  # that it was let in for, and that go on
+    knocked: bool = False
+    why: str | None = None  # it was refused
 
     def cut(self, why: str | None = None) -> None:
         late = "was not let in" if self.speaks else "said nothing"
         self.why = self.why or why or f"{late} within {PATIENCE:g} s"
         if self.task is not None:
             self.task.cancel()
+
+    def is_over(self) -> None:
+        if not self.knocked:
+            self.why = self.why or NOT_TLS
 
 
 class Strangers:
@@ -142,23 +158,28 @@ class Front:
         """How many are here."""
         return sum(len(each) for each in self._strangers.values())
 
-    def address(self, peer: str) -> str | None:
-        """Where somebody is whom gRPC calls so."""
+    def knock(self, peer: str) -> str | None:
+        """Whom gRPC calls so came through TLS; its address."""
         visitor = self._visitors.get(peer)
-        return None if visitor is None else visitor.address
+        if visitor is None:
+            return None
+        visitor.knocked = True
+        return visitor.address
 
     @contextmanager
-    def let_in(self, peer: str) -> Iterator[str]:
-        """Whom gRPC calls so is no stranger meanwhile; its address."""
+    def let_in(self, peer: str) -> Iterator[None]:
+        """Whom gRPC calls so is no stranger meanwhile."""
         visitor = self._visitors.get(peer)
         if visitor is None or visitor.why is not None:
-            raise RefusedError("it did not come through the front, or has been cut off")
+            raise ConnectionError("it was cut off, or did not come through the front")
         self._set_free(visitor)
-        visitor.was_let_in = True
+        visitor.was_let_in = visitor.knocked = True
+        visitor.calls += 1
         try:
-            yield visitor.address
+            yield
         finally:
-            if self._visitors.get(peer) is visitor:
+            visitor.calls -= 1
+            if not visitor.calls and self._visitors.get(peer) is visitor:
                 self._suspect(visitor)
 
     def _suspect(self, visitor: Visitor) -> None:
@@ -179,7 +200,9 @@ class Front:
         while True:
             try:
                 outer, (address, *_) = await loop.sock_accept(listener)
-            except OSError:  # it has left already; or there is no file handle
+            except ConnectionError:  # it has left already
+                continue
+            except OSError:  # there is no file handle
                 await asyncio.sleep(0.05)
                 continue
             visitor = Visitor(address.removeprefix("::ffff:"))
@@ -197,7 +220,7 @@ class Front:
                 raise
         finally:
             self._set_free(visitor)
-        if visitor.why is not None:
+        if visitor.why is not None and not visitor.was_let_in:
             self._refused(visitor.why, visitor.address)
 
     async def _hand_on(self, outer: socket.socket, visitor: Visitor) -> None:
@@ -225,19 +248,15 @@ class Front:
                 del self._visitors[name]
 
     async def _both_ways(self, outer: socket.socket, inner: socket.socket, who: Visitor) -> None:
-        async def come() -> None:
-            await _pass_on(outer, inner)
-            who.hung_up = True
-
-        async def go() -> None:
+        async def back() -> None:
             await _pass_on(inner, outer)
-            if not (who.was_let_in or who.hung_up):
-                who.why = "did not get through TLS: it has no valid certificate of a known CA"
+            who.is_over()  # it may stay on
 
         with suppress(ExceptionGroup):  # of OSErrors: one that ends in the middle
             async with asyncio.TaskGroup() as group:
-                group.create_task(come())
-                group.create_task(go())
+                group.create_task(_pass_on(outer, inner))
+                group.create_task(back())
+        who.is_over()
 
 
 async def _pass_on(source: socket.socket, to: socket.socket) -> None:

@@ -135,6 +135,7 @@ class Meeting:
     async def answer(self, _: Any, context: Any) -> None:
         """One call: from whom, by its certificate; may it; and then the talk."""
         (pem,) = context.auth_context()["x509_pem_cert"]
+        where = self._where(context)
         try:
             peer = self._admitted(pem)
             link, hello = self._links[peer], await self._greeting(context)
@@ -154,10 +155,10 @@ class Meeting:
                 raise
             if peer in self._standing.talks:
                 self._standing.talks[peer].hang_up()
-            with self._let_in(context) as address:
+            with self._let_in(context):
                 await context.write(pack(answer))
                 check = partial(self._admitted, pem)
-                await self._talk(link, context, start, check, address=address)
+                await self._talk(link, context, start, check, address=where)
         except RefusedError as problem:
             await self._turn_away(context, problem)
         except OutOfStepError as problem:
@@ -175,14 +176,20 @@ class Meeting:
         except RefusedError as problem:
             await self._turn_away(context, problem)
             raise
+        except ConnectionError as problem:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(problem))
+            raise
 
-    def _let_in(self, context: Any) -> AbstractContextManager[str]:
+    def _where(self, context: Any) -> str | None:
+        assert self.front is not None
+        return self.front.knock(context.peer())
+
+    def _let_in(self, context: Any) -> AbstractContextManager[None]:
         assert self.front is not None
         return self.front.let_in(context.peer())
 
     async def _turn_away(self, context: Any, problem: RefusedError) -> None:
-        assert self.front is not None
-        self._standing.refused(str(problem), address=self.front.address(context.peer()))
+        self._standing.refused(str(problem), address=self._where(context))
         await context.abort(grpc.StatusCode.PERMISSION_DENIED, shortened(str(problem)))
 
     def _admitted(self, pem: bytes) -> Party:
