@@ -132,6 +132,7 @@ def prepared(tmp_path_factory):
 VERBS = {
     "hub": ("a", ["hub"]),
     "client": (NORTH, ["client"]),
+    "align": (NORTH, ["align"]),
     "predict": (NORTH, ["predict", "--for", "b/0"]),
     "check": ("a", ["check"]),
 }
