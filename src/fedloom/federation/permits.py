@@ -53,6 +53,12 @@ def form(tensors: Iterable[tuple[str, str, tuple[int, ...]]], rows: bool) -> For
     )
 
 
+def form_of(payload: Any, rows: bool = True) -> Form:
+    tensors = tree.named(payload).items()
+    plain = [(name, str(a.dtype).removeprefix("torch."), tuple(a.shape)) for name, a in tensors]
+    return form(plain, rows)
+
+
 @dataclass(frozen=True)
 class Permits:
     """Forms by way."""

@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import tree
 from ..errors import DataError, reason
-from ..federation.permits import Permits, Way, form
+from ..federation.permits import Permits, Way, form_of
 from ..federation.topology import SERVER, Topology
 from .tables import HASH
 from .variants import BLANK
@@ -38,16 +37,7 @@ class Refused(DataError):
 
 def permits(topology: Topology) -> Permits:
     """What may pass: the messages of this file, and nothing else."""
-    forms = {
-        kind: form(
-            [
-                (name, str(a.dtype).removeprefix("torch."), tuple(a.shape))
-                for name, a in tree.named(payload).items()
-            ],
-            rows=True,
-        )
-        for kind, payload in FORMS.items()
-    }
+    forms = {kind: form_of(payload) for kind, payload in FORMS.items()}
     ways: dict[Way, frozenset[Any]] = {}
     for silo in topology.silos:
         for kind, source, to in (

@@ -21,7 +21,7 @@ from ..engines.party import PartyEngine
 from ..errors import SettingError
 from ..federation.local import Local
 from ..federation.messages import Key, Kind, Message
-from ..federation.permits import Form, Permits, Way, form, way
+from ..federation.permits import Form, Permits, Way, form_of, way
 from ..federation.placed import AtClients, AtHubs, Placed, RowMap, Rows
 from ..federation.schedule import Everyone, Moment
 from ..run import Run
@@ -98,12 +98,6 @@ def foresee(file: RunFile, basis: Basis, asker: str) -> Foreseen:
         row = fed.kinds[message.key.move].row is not None
         forms[way(message.kind, message.source, message.to)].add(form_of(message.payload, row))
     return Foreseen({where: frozenset(each) for where, each in forms.items()}, _adds_up(run, fed))
-
-
-def form_of(payload: Any, rows: bool = True) -> Form:
-    tensors = tree.named(payload).items()
-    plain = [(name, str(a.dtype).removeprefix("torch."), tuple(a.shape)) for name, a in tensors]
-    return form(plain, rows)
 
 
 def permits(foreseen: Foreseen, more: Mapping[Way, Form]) -> Permits:

@@ -28,12 +28,11 @@ from ..crash import crash
 from ..errors import DataError, LostError, NoCommonRoundError, OutOfStepError
 from ..federation.attempts import START, Held, Line
 from ..federation.messages import AT_THE_END, Message
-from ..federation.permits import Permits, Way
+from ..federation.permits import Permits, Way, form_of
 from ..federation.schedule import Back
 from ..federation.topology import title
 from ..transports.grpc import GrpcTransport
 from .align_messages import JSON, packed, unpacked
-from .asking import form_of
 from .partyfile import Patience
 from .past import Past
 

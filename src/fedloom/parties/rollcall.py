@@ -26,11 +26,10 @@ from torch import Tensor
 
 from ..data.placement import View
 from ..errors import DataError
-from ..federation.permits import Form, Way
+from ..federation.permits import Form, Way, form_of
 from ..federation.topology import SERVER, Client, Party, Topology, known_to, title
 from ..models.task import Shapes
 from .align_messages import JSON, packed, unpacked
-from .asking import form_of
 from .connect import listeners
 from .finished import Finished, version_of
 from .log import Log
