@@ -76,6 +76,7 @@ class Aligning:
     settings: Settings = field(init=False)
 
     def __post_init__(self) -> None:
+        self.own.refuse_open_secrets()
         self.me, self.settings = self.own.me, Settings.of(self.file)
         self.topology = topology_of(self.file)
         self.run = fingerprint(self.file, {"step": "align"})

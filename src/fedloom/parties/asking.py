@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import tree
 from ..algorithms.base import Step
 from ..config.runfile import RunFile
 from ..engines.party import PartyEngine
