@@ -76,7 +76,7 @@ class Party:
         return server
 
     async def dial(self, hub: str) -> Any:
-        from fedloom.trust.certificates import host_name
+        from fedloom.deployment.keys.certificates import host_name
 
         key, certificate = self._keys(self.name)
         secure = grpc.ssl_channel_credentials(self._cas(), key, certificate)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedloom.engines.convolutions import Layer
+from fedloom.engines.layers.gpu.convolutions import Layer
 
 from .timing import commit, machine, once
 
@@ -42,7 +42,7 @@ def last(a: Tensor) -> Tensor:
 
 def ways(shape: tuple[int, ...], clients: int, rows: int, kind: torch.dtype) -> dict[str, list]:
     """Of each way, three calls."""
-    from fedloom.engines import kernels
+    from fedloom.engines.layers.gpu import kernels
 
     channels, outputs, high, wide, taps, stride = shape
     padding = taps // 2

@@ -14,15 +14,16 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from fedloom import resnet18, tree
+from fedloom import resnet18
 from fedloom.algorithms.local import local_loss
-from fedloom.arithmetic import multiplying
-from fedloom.engines.batching import rows_may_vary
-from fedloom.engines.compiling import compiled
-from fedloom.engines.convolutions import of_clients
-from fedloom.engines.tracing import traced
-from fedloom.federation.placed import Batch, Rows
-from fedloom.slope import grad
+from fedloom.core import tree
+from fedloom.core.arithmetic import multiplying
+from fedloom.core.gradients import grad
+from fedloom.core.placed import Batch, Rows
+from fedloom.engines.execute.compiling import compiled
+from fedloom.engines.execute.tracing import traced
+from fedloom.engines.layers.gpu.convolutions import of_clients
+from fedloom.engines.layers.rules import rows_may_vary
 
 from .cases import RESNET
 from .gpu import kernels

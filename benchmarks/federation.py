@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from fedloom.config.runfile import RunFile
-from fedloom.federation.topology import Client, Party
-from fedloom.parties.rehearsal import Rehearsal, free_ports
-from fedloom.run import Run
+from fedloom.core.topology import Client, Party
+from fedloom.deployment.rehearsal import Rehearsal, free_ports
+from fedloom.runs.run import Run
 
 from .timing import commit, machine
 

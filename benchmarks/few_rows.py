@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 
 from fedloom import mlp
-from fedloom.algorithms import fewrows
+from fedloom.algorithms import few_rows
 
 from .cases import MLP, RIDGE
 from .rivals import rounds_of
@@ -25,11 +25,11 @@ def plainly(round: Callable[[], None]) -> Callable[[], None]:
     """A round in which no rows are few."""
 
     def one() -> None:
-        before, fewrows.FEWER = fewrows.FEWER, 10**9
+        before, few_rows.FEWER = few_rows.FEWER, 10**9
         try:
             round()
         finally:
-            fewrows.FEWER = before
+            few_rows.FEWER = before
 
     return one
 
@@ -40,9 +40,9 @@ def main() -> None:
     for case in CASES:
         rows, calls = case.placement(), {}
         calls["few"] = rounds_of(case.run(rows, compile=False))
-        before, fewrows.FEWER = fewrows.FEWER, 10**9
+        before, few_rows.FEWER = few_rows.FEWER, 10**9
         calls["plain"] = plainly(rounds_of(case.run(rows, compile=False)))
-        fewrows.FEWER = before
+        few_rows.FEWER = before
         calls["compiled"] = rounds_of(case.run(rows, compile=True))
         best = side_by_side(calls, 5)
         print(

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from fedloom.engines import chunks
+from fedloom.engines.stacked import chunks
 
 from .cases import RESNET, VIEWS, Case
 from .rivals import Rivals, rounds_of

@@ -23,8 +23,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fedloom.config.runfile import RunFile
-from fedloom.errors import FedLoomError
-from fedloom.parties.rehearsal import Rehearsal
+from fedloom.core.errors import FedLoomError
+from fedloom.deployment.rehearsal import Rehearsal
 
 from .storms import SKIP, WAIT, Storm
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
-from fedloom.federation.messages import Key, Message
-from fedloom.federation.permits import Permits, form, way
-from fedloom.federation.topology import Client, Party, Topology
-from fedloom.parties.connect import Connections
-from fedloom.parties.partyfile import PartyFile
-from fedloom.trust.certificates import party_of
+from fedloom.core.topology import Client, Party, Topology
+from fedloom.deployment.connect import Connections
+from fedloom.deployment.keys.certificates import party_of
+from fedloom.deployment.party_file import PartyFile
+from fedloom.fabric.kinds import Key, Message
+from fedloom.fabric.permits import Permits, form, way
 
 
 def permits(topology: Topology, payloads: Mapping[str, torch.Tensor]) -> Permits:

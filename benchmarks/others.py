@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 import torch
 
 from fedloom import Run, Task, linear, partition
-from fedloom.registry import algorithms
+from fedloom.core.registry import algorithms
 
 from .cases import TINY
 from .rivals import by_hand, rounds_of

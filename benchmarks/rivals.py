@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedloom.models.task import Part
-from fedloom.run import Run
+from fedloom.runs.run import Run
 
 from .cases import Case
 

@@ -18,12 +18,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedloom.errors import LostError
-from fedloom.federation.schedule import Recorded
-from fedloom.federation.topology import Client, Party
-from fedloom.parties.agreement import Agreement
-from fedloom.parties.rehearsal import Rehearsal
-from fedloom.run import Run
+from fedloom.core.errors import LostError
+from fedloom.core.topology import Client, Party
+from fedloom.deployment.agreement.agreement import Agreement
+from fedloom.deployment.rehearsal import Rehearsal
+from fedloom.fabric.schedule import Recorded
+from fedloom.runs.run import Run
 
 WAIT = {"start": 300.0, "patience": 240.0, "beat": 0.2, "silence": 1.0, "linger": 20.0}
 SKIP = {**WAIT, "on_missing_client": "skip", "deadline": 5.0}

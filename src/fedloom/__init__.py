@@ -1,39 +1,74 @@
 """FedLoom: federated learning on data that is cut both ways.
 
 Vertically across silos (organisations with different features of the same people), horizontally
-across the clients inside each silo. See README.md and ARCHITECTURE.md.
+across the clients inside each silo. Here is what a user types; `fedloom.extend` has what packages
+that add to FedLoom need. See README.md and ARCHITECTURE.md.
 """
 
-from . import errors
-from .algorithms import TDCD, Alone, Central, Cosine, InverseSqrt, StepDecay, TDCDPrivateLabels
-from .data import sets as _sets  # registers the data sets
+from .algorithms import (
+    TDCD,
+    VAFL,
+    Alone,
+    Central,
+    Constant,
+    Cosine,
+    DelayBound,
+    FedAvg,
+    FedBCD,
+    FedProx,
+    HyFEMAvg,
+    HyFEMProx,
+    InverseSqrt,
+    InverseTime,
+    SplitNN,
+    SplitNNAsync,
+    SplitNNU,
+    StepDecay,
+    TDCDPrivateLabels,
+)
+from .core import errors
+from .data import datasets as _datasets  # registers the data sets
 from .data.catalog import load as load_dataset
-from .data.cut import Partition
-from .data.partition import partition
+from .data.partition.arrays import partition
+from .data.partition.partition import Partition
 from .data.placement import Placement, Shard
-from .data.tables import read_tables
-from .federation.clock import Network
-from .federation.schedule import Drawn
-from .model import Model, load_model
+from .data.tables.read import read_tables
+from .fabric.schedule import Drawn
+from .fabric.simclock.clock import Network
 from .models.library import cnn, linear, lstm, mlp, resnet18
 from .models.task import Task
-from .run import Run
+from .privacy.settings import Privacy
+from .runs.export import Model, load_model
+from .runs.run import Run
 
 __version__ = "0.1.0.dev0"
 
 __all__ = [
     "TDCD",
+    "VAFL",
     "Alone",
     "Central",
+    "Constant",
     "Cosine",
+    "DelayBound",
     "Drawn",
+    "FedAvg",
+    "FedBCD",
+    "FedProx",
+    "HyFEMAvg",
+    "HyFEMProx",
     "InverseSqrt",
+    "InverseTime",
     "Model",
     "Network",
     "Partition",
     "Placement",
+    "Privacy",
     "Run",
     "Shard",
+    "SplitNN",
+    "SplitNNAsync",
+    "SplitNNU",
     "StepDecay",
     "TDCDPrivateLabels",
     "Task",
@@ -49,4 +84,8 @@ __all__ = [
     "resnet18",
 ]
 
-del _sets
+del _datasets
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -10,9 +10,9 @@ import shutil
 import pytest
 
 from fedloom.config.runfile import RunFile
-from fedloom.files import write_text
-from fedloom.nursery import Started
-from fedloom.parties.partyfile import PartyFile
+from fedloom.core.files import write_text
+from fedloom.deployment.party_file import PartyFile
+from fedloom.runs.processes import Started
 
 from .conftest import records
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from fedloom.config.catalogue import KINDS
-from fedloom.errors import SettingError
-from fedloom.registry import Registry
+from fedloom.core.errors import SettingError
+from fedloom.core.registry import Registry
 
 from .conftest import process
 
@@ -175,7 +175,7 @@ def registry_of(folder, monkeypatch, points, **modules):
         str(declare(folder, "gadget-package", {"gadgets": points}, **modules))
     )
     made = Registry("gadget", "gadgets")
-    monkeypatch.setattr("fedloom.registry.gadgets", made, raising=False)
+    monkeypatch.setattr("fedloom.core.registry.gadgets", made, raising=False)
     return made
 
 

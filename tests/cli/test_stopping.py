@@ -9,8 +9,9 @@ import time
 
 import pytest
 
-from fedloom import files, job
+from fedloom.core import files
 from fedloom.records.checkpoint import load_checkpoint
+from fedloom.runs import job
 
 from .conftest import process, records
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fedloom.build import build_data
 from fedloom.config.runfile import RunFile
-from fedloom.data.views import HYFEM_CLASSES, HYFEM_VIEWS
+from fedloom.data.partition.views import HYFEM_CLASSES, HYFEM_VIEWS
+from fedloom.runs.build import build_data
 
 from .conftest import records
 

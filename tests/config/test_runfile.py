@@ -11,8 +11,8 @@ from fedloom import TDCD, Cosine
 from fedloom.config.lines import key_lines
 from fedloom.config.reference import page
 from fedloom.config.runfile import SECTIONS, RunFile
-from fedloom.config.writing import dumps
-from fedloom.errors import SettingError
+from fedloom.core.errors import SettingError
+from fedloom.core.toml import dumps
 
 ROOT = Path(__file__).parents[2]
 

@@ -7,10 +7,10 @@ from typing import ClassVar, NamedTuple
 import torch
 
 from fedloom.algorithms import TDCD, State, Twin, local
-from fedloom.algorithms.base import tally
+from fedloom.algorithms.contract import tally
 from fedloom.algorithms.tdcd import EMBEDDING, HUB_EMBEDDING, REST, counted
-from fedloom.federation.messages import Kind
-from fedloom.federation.placed import AtClients, AtHubs
+from fedloom.core.placed import AtClients, AtHubs
+from fedloom.fabric.kinds import Kind
 
 
 class PersonalState(NamedTuple):

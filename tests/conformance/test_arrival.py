@@ -5,15 +5,16 @@ from collections import Counter
 import pytest
 from test_waiting import Deadly, Died, HoldingBack, is_
 
-from fedloom import Run, tree
+from fedloom import Run
 from fedloom.algorithms import VAFL, SplitNNAsync
-from fedloom.engines.apart import run_apart
-from fedloom.engines.arrivals import Arrivals
-from fedloom.engines.waits import Waits
-from fedloom.errors import LostError
-from fedloom.federation.messages import Key, Message
-from fedloom.federation.schedule import Everyone, Recorded, Resumed, Turn
-from fedloom.run import play
+from fedloom.core import tree
+from fedloom.core.errors import LostError
+from fedloom.engines.party.arrivals import Arrivals
+from fedloom.engines.party.in_threads import run_apart
+from fedloom.engines.party.timeouts import Waits
+from fedloom.fabric.kinds import Key, Message
+from fedloom.fabric.schedule import Everyone, Recorded, Resumed, Turn
+from fedloom.runs.run import play
 from fedloom.testing import placement, task
 from fedloom.transports.memory import MemoryTransport
 

@@ -4,7 +4,7 @@ import pytest
 from personal import Counting, Personal
 
 import fedloom.algorithms  # noqa: F401  (registers them)
-from fedloom.registry import algorithms
+from fedloom.core.registry import algorithms
 from fedloom.testing import CHECKS, sample_of
 
 # With state held at clients, as another package would bring them.

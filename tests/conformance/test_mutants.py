@@ -5,20 +5,11 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from fedloom import tree
-from fedloom.algorithms import (
-    TDCD,
-    VAFL,
-    Central,
-    InverseSqrt,
-    SplitNNAsync,
-    State,
-    Twin,
-    local,
-)
+from fedloom.algorithms import TDCD, VAFL, Central, InverseSqrt, SplitNNAsync, State, Twin, local
 from fedloom.algorithms.tdcd import EMBEDDING, HUB_EMBEDDING, REST, counted, share_head
-from fedloom.federation.local import by_rows, in_shares
-from fedloom.federation.placed import Rows
+from fedloom.core import tree
+from fedloom.core.placed import Rows
+from fedloom.fabric.local_work import by_rows, in_shares
 from fedloom.testing import CHECKS
 
 

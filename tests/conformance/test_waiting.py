@@ -9,22 +9,17 @@ import threading
 import pytest
 from personal import Counting, Personal
 
-from fedloom import TDCD, Central, Run, TDCDPrivateLabels, tree
-from fedloom.engines.apart import run_apart
-from fedloom.engines.held import Pending
-from fedloom.engines.party import PartyEngine
-from fedloom.engines.waits import Waits
-from fedloom.errors import (
-    AbortedError,
-    FedLoomError,
-    LostError,
-    PlacementError,
-    ProtocolError,
-)
-from fedloom.federation.messages import Key
-from fedloom.federation.schedule import Everyone, Moment, Scripted
-from fedloom.federation.topology import Client
-from fedloom.run import play
+from fedloom import TDCD, Central, Run, TDCDPrivateLabels
+from fedloom.core import tree
+from fedloom.core.errors import AbortedError, FedLoomError, LostError, PlacementError, ProtocolError
+from fedloom.core.topology import Client
+from fedloom.engines.party.engine import PartyEngine
+from fedloom.engines.party.in_threads import run_apart
+from fedloom.engines.party.timeouts import Waits
+from fedloom.engines.party.values import Pending
+from fedloom.fabric.kinds import Key
+from fedloom.fabric.schedule import Everyone, Moment, Scripted
+from fedloom.runs.run import play
 from fedloom.testing import placement, task
 from fedloom.transports.memory import MemoryTransport
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-import fedloom.data.sets  # noqa: F401
+import fedloom.data.datasets  # noqa: F401
+from fedloom.core.registry import datasets
 from fedloom.data.catalog import load
-from fedloom.registry import datasets
 
 BESIDE = Path(__file__).parents[3] / "shared" / "data"
 

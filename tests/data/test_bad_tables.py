@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedloom.data.tables import read_tables
-from fedloom.errors import DataError
+from fedloom.core.errors import DataError
+from fedloom.data.tables.read import read_tables
 
 NORTH = "id,age,job,left\nanna,30,baker,no\nbert,40,clerk,yes\n"
 SOUTH = "id,age,job,left\ncarl,50,clerk,yes\ndora,60,baker,no\n"

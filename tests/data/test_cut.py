@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.feature_selection import f_classif
 
-import fedloom.data.sets  # noqa: F401
+import fedloom.data.datasets  # noqa: F401
+from fedloom.core.errors import DataError, SettingError
 from fedloom.data.catalog import load
-from fedloom.data.cut import Cut, Horizontal, Partition, Vertical, place
 from fedloom.data.dataset import Dataset
-from fedloom.data.horizontal import _groups
-from fedloom.data.partition import partition
-from fedloom.data.vertical import Region, columns
-from fedloom.errors import DataError, SettingError
+from fedloom.data.partition.arrays import partition
+from fedloom.data.partition.horizontal import _groups
+from fedloom.data.partition.partition import Cut, Horizontal, Partition, Vertical, place
+from fedloom.data.partition.vertical import Region, columns
 
 CUTS_COLUMNS = ["contiguous", "random", "correlated", "importance"]
 

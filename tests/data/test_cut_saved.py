@@ -10,9 +10,9 @@ import pytest
 import torch
 from test_cut import pictures, table
 
+from fedloom.core.errors import DataError
 from fedloom.data.catalog import load
-from fedloom.data.cut import Cut, Partition, place
-from fedloom.errors import DataError
+from fedloom.data.partition.partition import Cut, Partition, place
 
 
 def test_a_saved_cut_is_small_and_fits_its_own_data_only(tmp_path):

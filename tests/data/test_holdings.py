@@ -2,9 +2,9 @@
 
 import pytest
 
-import fedloom.data.sets  # noqa: F401
+import fedloom.data.datasets  # noqa: F401
 from fedloom.data.catalog import load
-from fedloom.data.cut import Partition, place
+from fedloom.data.partition.partition import Partition, place
 from fedloom.report.holdings import holdings
 
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from fedloom.data.idforms import FORMS, forms_of, in_all
-from fedloom.data.overlap import Overlap
-from fedloom.data.prepare import Preparation
-from fedloom.data.tables import read_rows, read_tables
-from fedloom.errors import DataError, SettingError
+from fedloom.core.errors import DataError, SettingError
+from fedloom.data.tables.id_forms import FORMS, forms_of, in_all
+from fedloom.data.tables.id_overlap import Overlap
+from fedloom.data.tables.prepare import Preparation
+from fedloom.data.tables.read import read_rows, read_tables
 
 FORM = {form.name: form for form in FORMS}
 

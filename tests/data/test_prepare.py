@@ -8,9 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedloom.data.columns import Words, as_column, as_words
-from fedloom.data.prepare import Categories, Numbers, Preparation, Summary, fit
-from fedloom.errors import DataError
+from fedloom.core.errors import DataError
+from fedloom.data.tables.columns import Words, as_column, as_words
+from fedloom.data.tables.prepare import Categories, Numbers, Preparation, Summary, fit
 
 NUMBER = st.one_of(st.none(), st.floats(-1e6, 1e6, width=32))
 JOB = st.one_of(st.none(), st.sampled_from(["baker", "clerk", "pilot"]))

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
+from fedloom.core.errors import DataError, SettingError
+from fedloom.core.registry import datasets
 from fedloom.data.catalog import load
-from fedloom.errors import DataError, SettingError
-from fedloom.registry import datasets
 
 ONE_OF_EACH = {
     "adult": "adult_train.parquet",

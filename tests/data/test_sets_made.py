@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-import fedloom.data.sets  # noqa: F401
+import fedloom.data.datasets  # noqa: F401
+from fedloom.core.errors import DataError, SettingError
 from fedloom.data.catalog import load
-from fedloom.data.sets.cifar10 import PARTS
-from fedloom.data.sets.common import moments, split_groups, standardise
-from fedloom.data.sets.idx import NAMES, read_idx
-from fedloom.errors import DataError, SettingError
+from fedloom.data.datasets.cifar10 import PARTS
+from fedloom.data.datasets.common import moments, split_groups, standardise
+from fedloom.data.datasets.idx import NAMES, read_idx
 
 DRAW = np.random.default_rng(7)
 

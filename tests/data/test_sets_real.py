@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from fedloom.core.registry import datasets
 from fedloom.data.catalog import checksum
-from fedloom.registry import datasets
 
 REAL = [
     "adult",

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from fedloom import Run, Task, TDCDPrivateLabels, linear
-from fedloom.data.align import drawn
-from fedloom.data.columns import Cells, Words
+from fedloom.core.errors import DataError, SettingError
 from fedloom.data.labels import Target
-from fedloom.data.prepare import Preparation
-from fedloom.data.reading import hashed
-from fedloom.data.tables import read_rows, read_tables
-from fedloom.errors import DataError, SettingError
+from fedloom.data.tables.columns import Cells, Words
+from fedloom.data.tables.common_rows import drawn
+from fedloom.data.tables.files import hashed
+from fedloom.data.tables.prepare import Preparation
+from fedloom.data.tables.read import read_rows, read_tables
 
 NORTH = "id,age,job,left\n1,30,baker,no\n2,40,clerk,yes\n3,,baker,no\n"
 SOUTH = "job,id,left,age\nclerk,4,yes,50\nbaker,5,no,60\n"

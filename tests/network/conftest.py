@@ -3,7 +3,7 @@
 import pytest
 
 from fedloom.config.runfile import RunFile
-from fedloom.parties.rehearsal import Rehearsal
+from fedloom.deployment.rehearsal import Rehearsal
 
 from .predictions import finish
 

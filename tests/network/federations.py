@@ -2,16 +2,16 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-from fedloom.engines.party import PartyEngine
-from fedloom.engines.waits import Waits
-from fedloom.federation.schedule import Everyone
-from fedloom.federation.topology import SERVER, Client
-from fedloom.run import play
-from fedloom.transports.grpc import GrpcTransport
-from fedloom.transports.secure import Address, Door, Identity
-from fedloom.transports.talk import Timing
-from fedloom.trust.allow import Gate, write_list
-from fedloom.trust.certificates import Authority, Certificate, host_name, save
+from fedloom.core.topology import SERVER, Client
+from fedloom.deployment.keys.allow_list import Gate, write_list
+from fedloom.deployment.keys.certificates import Authority, Certificate, host_name, save
+from fedloom.engines.party.engine import PartyEngine
+from fedloom.engines.party.timeouts import Waits
+from fedloom.fabric.schedule import Everyone
+from fedloom.runs.run import play
+from fedloom.transports.grpc.connection import Timing
+from fedloom.transports.grpc.tls import Address, Door, Identity
+from fedloom.transports.grpc.transport import GrpcTransport
 
 QUICK = Timing(beat=0.1, silence=1.0, linger=5.0)
 RUN = "a" * 64

@@ -8,15 +8,15 @@ import torch
 
 from fedloom.config.fingerprint import fingerprint
 from fedloom.config.runfile import RunFile
-from fedloom.errors import FedLoomError
-from fedloom.federation.topology import Client
-from fedloom.parties.agreement import Agreement
-from fedloom.parties.log import Log
-from fedloom.parties.partyfile import PartyFile
-from fedloom.parties.predict import Predicting, Question
+from fedloom.core.errors import FedLoomError
+from fedloom.core.topology import Client
+from fedloom.deployment.agreement.agreement import Agreement
+from fedloom.deployment.log import Log
+from fedloom.deployment.party_file import PartyFile
+from fedloom.deployment.prediction.predict import Predicting, Question
 from fedloom.records.checkpoint import save_checkpoint
 from fedloom.records.history import CHECKPOINT
-from fedloom.run import Snapshot
+from fedloom.records.snapshot import Snapshot
 
 SLOW = 150  # seconds: nothing takes longer, or it is an error
 

@@ -11,16 +11,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fedloom.build import build_data
 from fedloom.config.runfile import RunFile
-from fedloom.errors import AbortedError, DataError, ExistsError, SettingError
-from fedloom.parties.align import Aligning
-from fedloom.parties.align_messages import FORMS, KINDS
-from fedloom.parties.log import Log
-from fedloom.parties.partyfile import PartyFile
-from fedloom.parties.rehearsal import Rehearsal
-from fedloom.parties.tables import Settings
-from fedloom.transports.grpc import GrpcTransport
+from fedloom.core.errors import AbortedError, DataError, ExistsError, SettingError
+from fedloom.deployment.agreement.align import Aligning
+from fedloom.deployment.agreement.messages import FORMS, KINDS
+from fedloom.deployment.agreement.own_tables import Settings
+from fedloom.deployment.log import Log
+from fedloom.deployment.party_file import PartyFile
+from fedloom.deployment.rehearsal import Rehearsal
+from fedloom.runs.build import build_data
+from fedloom.transports.grpc.transport import GrpcTransport
 
 from .spelled import carried
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedloom.federation.topology import Client
+from fedloom.core.topology import Client
 
 from .test_processes import ONE, RUN, SLOW, kill, rehearsal  # noqa: F401
 

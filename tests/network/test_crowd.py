@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from fedloom.config.runfile import RunFile
-from fedloom.federation.topology import Client
-from fedloom.parties.rehearsal import Rehearsal
+from fedloom.core.topology import Client
+from fedloom.deployment.rehearsal import Rehearsal
 
 from .test_disturbed import until
 from .test_processes import ONE, QUICK, RUN, SLOW, kill, reach

@@ -8,13 +8,13 @@ import grpc
 import pytest
 
 from fedloom import TDCD, Run
-from fedloom.engines.waits import Waits
-from fedloom.errors import AbortedError, LostError, RefusedError
-from fedloom.federation.topology import Client
+from fedloom.core.errors import AbortedError, LostError, RefusedError
+from fedloom.core.topology import Client
+from fedloom.deployment.keys.allow_list import read_list, write_list
+from fedloom.deployment.keys.certificates import Authority
+from fedloom.engines.party.timeouts import Waits
 from fedloom.testing import placement, task
-from fedloom.transports.talk import Timing
-from fedloom.trust.allow import read_list, write_list
-from fedloom.trust.certificates import Authority
+from fedloom.transports.grpc.connection import Timing
 
 from .federations import Keys, dialling, opened, run_connected
 from .proxy import Proxy

@@ -5,14 +5,15 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from fedloom import Run, tree
-from fedloom.federation.ledger import Ledger
-from fedloom.federation.messages import Key, Message
-from fedloom.federation.topology import Client, Topology
-from fedloom.registry import algorithms
+from fedloom import Run
+from fedloom.core import tree
+from fedloom.core.registry import algorithms
+from fedloom.core.topology import Client, Topology
+from fedloom.fabric.kinds import Key, Message
+from fedloom.fabric.ledger import Ledger
 from fedloom.testing.samples import sample_of
-from fedloom.transports.grpc import GrpcTransport
-from fedloom.transports.secure import Address, Identity
+from fedloom.transports.grpc.tls import Address, Identity
+from fedloom.transports.grpc.transport import GrpcTransport
 
 from .federations import Keys, opened, run_connected
 

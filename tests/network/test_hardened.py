@@ -8,16 +8,16 @@ import tracemalloc
 import pytest
 import torch
 
-from fedloom.errors import AbortedError, FrameError, NotFiniteError
-from fedloom.federation.messages import Key, Message
-from fedloom.federation.permits import Bounds, Permits, way
-from fedloom.federation.topology import Client, Topology
+from fedloom.core.errors import AbortedError, FrameError, NotFiniteError
+from fedloom.core.topology import Client, Topology
+from fedloom.deployment.keys.allow_list import read_list, write_list
+from fedloom.fabric.kinds import Key, Message
+from fedloom.fabric.permits import Bounds, Permits, way
 from fedloom.transports import base, wire
 from fedloom.transports.base import Mailbox
-from fedloom.transports.grpc import GrpcTransport
+from fedloom.transports.grpc.connection import AHEAD
+from fedloom.transports.grpc.transport import GrpcTransport
 from fedloom.transports.link import Link
-from fedloom.transports.talk import AHEAD
-from fedloom.trust.allow import read_list, write_list
 
 from .federations import Keys, dialling, opened
 from .test_disturbed import joined, refusals, until

@@ -12,22 +12,22 @@ import torch
 from conformance.personal import Personal
 from fedloom.algorithms.tdcd import MODEL
 from fedloom.config.runfile import RunFile
-from fedloom.engines.party import PartyEngine
-from fedloom.errors import LostError, OutOfStepError, RefusedError
-from fedloom.federation.attempts import START, Held
-from fedloom.federation.ledger import Ledger
-from fedloom.federation.messages import Key, Message
-from fedloom.federation.schedule import Everyone, Recorded
-from fedloom.federation.topology import Client
-from fedloom.parties.kept import KeptState
-from fedloom.parties.memory import Memory
-from fedloom.parties.past import Beside, Past
-from fedloom.parties.rehearsal import Rehearsal
-from fedloom.registry import algorithms
-from fedloom.run import Snapshot
+from fedloom.core.errors import LostError, OutOfStepError, RefusedError
+from fedloom.core.registry import algorithms
+from fedloom.core.topology import Client
+from fedloom.deployment.party.client_state import KeptState
+from fedloom.deployment.party.past_rounds import Beside, Past
+from fedloom.deployment.party.resume import Memory
+from fedloom.deployment.rehearsal import Rehearsal
+from fedloom.engines.party.engine import PartyEngine
+from fedloom.fabric.attempts import START, Held
+from fedloom.fabric.kinds import Key, Message
+from fedloom.fabric.ledger import Ledger
+from fedloom.fabric.schedule import Everyone, Recorded
+from fedloom.records.snapshot import Snapshot
 from fedloom.testing import placement, task
-from fedloom.transports.grpc import GrpcTransport
-from fedloom.transports.secure import Address, Identity
+from fedloom.transports.grpc.tls import Address, Identity
+from fedloom.transports.grpc.transport import GrpcTransport
 
 from .test_processes import ONE, QUICK, RUN, SLOW, assert_replays, begin, kill, reach
 from .test_rollback import backed_up, died, out, restored, went_back

@@ -6,10 +6,10 @@ import os
 import pytest
 
 from fedloom.cli.main import main
-from fedloom.errors import RefusedError
-from fedloom.federation.topology import Client
-from fedloom.trust.allow import Gate, write_list
-from fedloom.trust.certificates import Authority, Certificate, party_of, save
+from fedloom.core.errors import RefusedError
+from fedloom.core.topology import Client
+from fedloom.deployment.keys.allow_list import Gate, write_list
+from fedloom.deployment.keys.certificates import Authority, Certificate, party_of, save
 
 NORTH = Client("bank", "north")
 

@@ -6,9 +6,9 @@ import random
 import pytest
 import torch
 
-from fedloom.errors import FrameError, OutOfStepError, RefusedError
-from fedloom.federation.messages import AT_THE_END, Key, Message
-from fedloom.federation.topology import Client
+from fedloom.core.errors import FrameError, OutOfStepError, RefusedError
+from fedloom.core.topology import Client
+from fedloom.fabric.kinds import AT_THE_END, Key, Message
 from fedloom.transports import wire
 from fedloom.transports.base import Mailbox
 from fedloom.transports.link import NOTHING, Hello, Link, Part, pack, unpack

@@ -7,22 +7,22 @@ import pytest
 import torch
 
 from fedloom import TDCD, Run
-from fedloom.engines.party import PartyEngine
-from fedloom.engines.waits import Waits
-from fedloom.errors import DamagedError, SettingError, WriteError
-from fedloom.federation.attempts import START, Held, Line
-from fedloom.federation.messages import Key, Message
-from fedloom.federation.placed import AtHubs
-from fedloom.federation.schedule import Back, Everyone, Moment
-from fedloom.federation.topology import Client
-from fedloom.parties import past as module
-from fedloom.parties.memory import Durable, Memory
-from fedloom.parties.past import Past
+from fedloom.core.errors import DamagedError, SettingError, WriteError
+from fedloom.core.placed import AtHubs
+from fedloom.core.topology import Client
+from fedloom.deployment.party import past_rounds as module
+from fedloom.deployment.party.past_rounds import Past
+from fedloom.deployment.party.resume import Durable, Memory
+from fedloom.engines.party.engine import PartyEngine
+from fedloom.engines.party.timeouts import Waits
+from fedloom.fabric.attempts import START, Held, Line
+from fedloom.fabric.kinds import Key, Message
+from fedloom.fabric.schedule import Back, Everyone, Moment
 from fedloom.records.checkpoint import load_checkpoint
 from fedloom.records.history import Checkpoints
 from fedloom.testing import placement, task
-from fedloom.transports.grpc import GrpcTransport
-from fedloom.transports.secure import Address, Identity
+from fedloom.transports.grpc.tls import Address, Identity
+from fedloom.transports.grpc.transport import GrpcTransport
 
 ALGORITHM = TDCD(local_steps=2, lr=0.2, batch=20)
 RUN = "e" * 64

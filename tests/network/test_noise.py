@@ -8,21 +8,21 @@ import msgspec
 import pytest
 import torch
 
-from fedloom import tree
-from fedloom.build import build_data, build_run
 from fedloom.cli.main import main
 from fedloom.config.fingerprint import fingerprint
 from fedloom.config.runfile import RunFile
-from fedloom.errors import AbortedError
-from fedloom.federation.messages import Key, Message
-from fedloom.federation.placed import Rows
-from fedloom.federation.topology import Client
-from fedloom.parties.agreement import Agreement
-from fedloom.parties.book import BOOK, Page
-from fedloom.parties.connect import Connections
-from fedloom.parties.memory import GoingOn
-from fedloom.parties.partyfile import PartyFile
-from fedloom.parties.rehearsal import SECRET
+from fedloom.core import tree
+from fedloom.core.errors import AbortedError
+from fedloom.core.placed import Rows
+from fedloom.core.topology import Client
+from fedloom.deployment.agreement.agreement import Agreement
+from fedloom.deployment.connect import Connections
+from fedloom.deployment.party.privacy_book import BOOK, Page
+from fedloom.deployment.party.resume import GoingOn
+from fedloom.deployment.party_file import PartyFile
+from fedloom.deployment.rehearsal import SECRET
+from fedloom.fabric.kinds import Key, Message
+from fedloom.runs.build import build_data, build_run
 from fedloom.transports import wire
 
 from .test_crashes import play

@@ -14,9 +14,9 @@ from datetime import UTC, datetime
 import pytest
 
 from fedloom.config.runfile import RunFile
-from fedloom.errors import LostError
-from fedloom.federation.topology import Client
-from fedloom.parties.rehearsal import Rehearsal
+from fedloom.core.errors import LostError
+from fedloom.core.topology import Client
+from fedloom.deployment.rehearsal import Rehearsal
 
 from .test_processes import ONE, QUICK, RUN, SLOW, begin, reach
 from .test_quorum import events, places, until

@@ -4,16 +4,16 @@ import pytest
 import torch
 
 from fedloom import Run
-from fedloom.errors import FrameError
-from fedloom.federation.messages import Key, Message
-from fedloom.federation.permits import Permits
-from fedloom.federation.placed import Rows
-from fedloom.federation.schedule import Drawn, Everyone
-from fedloom.federation.topology import Client
+from fedloom.core.errors import FrameError
+from fedloom.core.placed import Rows
+from fedloom.core.registry import algorithms
+from fedloom.core.topology import Client
+from fedloom.deployment.agreement.agreement import permits_of
+from fedloom.fabric.kinds import Key, Message
+from fedloom.fabric.permits import Permits
+from fedloom.fabric.schedule import Drawn, Everyone
 from fedloom.models.task import Theta
-from fedloom.parties.agreement import permits_of
-from fedloom.registry import algorithms
-from fedloom.run import play, reference
+from fedloom.runs.run import play, reference
 from fedloom.testing.samples import sample_of
 from fedloom.transports import wire
 from fedloom.transports.base import Mailbox

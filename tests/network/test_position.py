@@ -2,13 +2,13 @@
 
 import pytest
 
-from fedloom.errors import DataError, FrameError, NoCommonRoundError, OutOfStepError
-from fedloom.federation.attempts import START, Held, Line
-from fedloom.federation.messages import Key
-from fedloom.federation.schedule import Back, Recorded
-from fedloom.federation.topology import Client
-from fedloom.parties.align import packed
-from fedloom.parties.rollback import Agreed, newest_in_common, said
+from fedloom.core.errors import DataError, FrameError, NoCommonRoundError, OutOfStepError
+from fedloom.core.topology import Client
+from fedloom.deployment.agreement.align import packed
+from fedloom.deployment.party.rollback import Agreed, newest_in_common, said
+from fedloom.fabric.attempts import START, Held, Line
+from fedloom.fabric.kinds import Key
+from fedloom.fabric.schedule import Back, Recorded
 from fedloom.transports import wire
 from fedloom.transports.base import Mailbox
 from fedloom.transports.link import NOTHING, Link

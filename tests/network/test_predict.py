@@ -7,22 +7,16 @@ import pytest
 import torch
 
 from fedloom.config.runfile import RunFile
-from fedloom.data.reading import hashed
-from fedloom.errors import (
-    AbortedError,
-    DataError,
-    ExistsError,
-    RefusedError,
-    SettingError,
-)
-from fedloom.federation.permits import Way
-from fedloom.federation.topology import Client
-from fedloom.parties.agreement import Agreement
-from fedloom.parties.asking import foresee
-from fedloom.parties.basis import Basis
-from fedloom.parties.lookup import Names, OwnRows
-from fedloom.parties.partyfile import PartyFile
-from fedloom.transports.grpc import GrpcTransport
+from fedloom.core.errors import AbortedError, DataError, ExistsError, RefusedError, SettingError
+from fedloom.core.topology import Client
+from fedloom.data.tables.files import hashed
+from fedloom.deployment.agreement.agreement import Agreement
+from fedloom.deployment.agreement.shared_facts import Basis
+from fedloom.deployment.party_file import PartyFile
+from fedloom.deployment.prediction.lookup import Names, OwnRows
+from fedloom.deployment.prediction.query import foresee
+from fedloom.fabric.permits import Way
+from fedloom.transports.grpc.transport import GrpcTransport
 
 from .predictions import ask, finish_one, parties_of, read_scores, text_of
 from .spelled import carried

@@ -6,8 +6,8 @@ import time
 import pytest
 import torch
 
-from fedloom.errors import LostError
-from fedloom.federation.topology import Client
+from fedloom.core.errors import LostError
+from fedloom.core.topology import Client
 
 from .predictions import SLOW, parties_of, read_scores, text_of, write_ids
 

@@ -7,16 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from fedloom import seal
 from fedloom.cli.main import main
 from fedloom.config.runfile import RunFile
-from fedloom.errors import SettingError
-from fedloom.federation.topology import Client
-from fedloom.parties.host import Host
-from fedloom.parties.partyfile import PartyFile
-from fedloom.parties.rehearsal import Rehearsal
-from fedloom.trust.allow import write_list
-from fedloom.trust.certificates import Authority, save
+from fedloom.core import seal
+from fedloom.core.errors import SettingError
+from fedloom.core.topology import Client
+from fedloom.deployment.keys.allow_list import write_list
+from fedloom.deployment.keys.certificates import Authority, save
+from fedloom.deployment.party.host import Host
+from fedloom.deployment.party_file import PartyFile
+from fedloom.deployment.rehearsal import Rehearsal
 
 from .test_processes import RUN
 

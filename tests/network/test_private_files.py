@@ -10,9 +10,9 @@ import pytest
 
 from fedloom.cli.main import main
 from fedloom.config.runfile import RunFile
-from fedloom.federation.topology import Client
-from fedloom.files import SHARED, Appending, own_folder, write_bytes, write_text
-from fedloom.parties.rehearsal import Rehearsal
+from fedloom.core.files import SHARED, Appending, own_folder, write_bytes, write_text
+from fedloom.core.topology import Client
+from fedloom.deployment.rehearsal import Rehearsal
 
 from .test_processes import RUN, SLOW
 
@@ -62,7 +62,8 @@ def test_what_others_could_read_is_closed_to_them(tmp_path, umask):
 def test_half_a_file_is_as_private_as_a_whole_one(tmp_path, monkeypatch, umask):
     seen = []
     monkeypatch.setattr(
-        "fedloom.files.crash", lambda point: seen.extend(map(mode, tmp_path.glob(".*.part")))
+        "fedloom.core.files.crash_points",
+        lambda point: seen.extend(map(mode, tmp_path.glob(".*.part"))),
     )
     write_bytes(tmp_path / "rows", b"12")
     assert seen == [0o600, 0o600]

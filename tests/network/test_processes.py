@@ -10,10 +10,10 @@ import pytest
 
 from fedloom.cli.main import main
 from fedloom.config.runfile import RunFile
-from fedloom.errors import LostError
-from fedloom.federation.schedule import Moment
-from fedloom.federation.topology import Client
-from fedloom.parties.rehearsal import Rehearsal
+from fedloom.core.errors import LostError
+from fedloom.core.topology import Client
+from fedloom.deployment.rehearsal import Rehearsal
+from fedloom.fabric.schedule import Moment
 
 RUN = """\
 [data]

@@ -7,8 +7,8 @@ from collections import defaultdict
 
 import pytest
 
-from fedloom.errors import LostError
-from fedloom.federation.topology import Client
+from fedloom.core.errors import LostError
+from fedloom.core.topology import Client
 
 from .test_processes import (
     RUN,

@@ -6,8 +6,8 @@ import shutil
 
 import pytest
 
-from fedloom.errors import LostError
-from fedloom.federation.topology import SERVER, Client
+from fedloom.core.errors import LostError
+from fedloom.core.topology import SERVER, Client
 
 from .test_predict import MIDDLE
 from .test_processes import (

@@ -3,8 +3,8 @@ of the replay of what the hubs recorded."""
 
 import pytest
 
-from fedloom.federation.schedule import Moment
-from fedloom.federation.topology import Client
+from fedloom.core.topology import Client
+from fedloom.fabric.schedule import Moment
 
 from .test_processes import ONE, RUN, SLOW, assert_replays, kill, reach, rehearsal  # noqa: F401
 

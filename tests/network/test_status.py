@@ -8,11 +8,11 @@ import urllib.request
 import pytest
 
 from fedloom.cli.main import main
-from fedloom.errors import DataError, LostError, SettingError
-from fedloom.federation.messages import Key
-from fedloom.federation.topology import Client
-from fedloom.parties.rehearsal import free_ports
-from fedloom.parties.status import Progress, Status, read_status
+from fedloom.core.errors import DataError, LostError, SettingError
+from fedloom.core.topology import Client
+from fedloom.deployment.party.status import Progress, Status, read_status
+from fedloom.deployment.rehearsal import free_ports
+from fedloom.fabric.kinds import Key
 
 from .test_disturbed import until
 from .test_hardened import ONE, federation, keys  # noqa: F401

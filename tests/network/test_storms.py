@@ -7,7 +7,7 @@ from benchmarks.kills import CASES, run_file
 from benchmarks.storms import SKIP, Storm
 
 from fedloom.config.runfile import RunFile
-from fedloom.parties.rehearsal import Rehearsal
+from fedloom.deployment.rehearsal import Rehearsal
 
 from .test_skipping import PRIVATE
 

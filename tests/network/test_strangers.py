@@ -9,10 +9,10 @@ import threading
 
 import pytest
 
-from fedloom.errors import SettingError
-from fedloom.federation.topology import Client, Topology
-from fedloom.transports import front
-from fedloom.transports.front import Limits
+from fedloom.core.errors import SettingError
+from fedloom.core.topology import Client, Topology
+from fedloom.transports.grpc import listener
+from fedloom.transports.grpc.listener import Limits
 
 from .federations import Keys, dialling, opened
 from .test_disturbed import joined, until
@@ -25,7 +25,7 @@ FIRST = Client("ash", "1")
 @pytest.fixture
 def federation(tmp_path, monkeypatch):
     """One hub and its clients, little patience and little room; and what they noted."""
-    monkeypatch.setattr(front, "PATIENCE", 0.5)
+    monkeypatch.setattr(listener, "PATIENCE", 0.5)
     monkeypatch.setattr(Limits, "beside", lambda members: Limits(silent=8, speaking=4))
     keys, notes = Keys(tmp_path, SMALL), []
     transports = opened(keys, notes=notes)
@@ -141,7 +141,7 @@ def test_a_client_comes_in_through_a_crowd(federation):
 
 
 def test_few_files_are_said_before_anybody_comes(monkeypatch):
-    monkeypatch.setattr(front, "raised_limit", lambda: 1024)
+    monkeypatch.setattr(listener, "raised_limit", lambda: 1024)
     assert Limits.beside(4) == Limits(442, 128)
     assert Limits.beside(200) == Limits(148, 49)
     with pytest.raises(
@@ -151,14 +151,14 @@ def test_few_files_are_said_before_anybody_comes(monkeypatch):
 
 
 def test_all_members_may_come_back_at_once(monkeypatch):
-    monkeypatch.setattr(front, "raised_limit", lambda: 1 << 16)
+    monkeypatch.setattr(listener, "raised_limit", lambda: 1 << 16)
     assert Limits.beside(4) == Limits(512, 128)
     assert Limits.beside(1000) == Limits(2000, 2000)
 
 
 def test_the_limit_of_files_is_raised_as_far_as_may_be():
     code = "import resource as r; r.setrlimit(r.RLIMIT_NOFILE, (300, 700))\n"
-    code += "from fedloom.transports.front import raised_limit as raised\n"
+    code += "from fedloom.transports.grpc.listener import raised_limit as raised\n"
     code += "print(raised(), raised(), r.getrlimit(r.RLIMIT_NOFILE))"
     told = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=SLOW

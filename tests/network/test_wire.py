@@ -8,15 +8,15 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from fedloom import tree
-from fedloom.errors import FrameError
-from fedloom.federation.messages import AT_THE_END, Key, Message
-from fedloom.federation.placed import Batch, Rows
-from fedloom.federation.schedule import Everyone
-from fedloom.federation.topology import Client
+from fedloom.core import tree
+from fedloom.core.errors import FrameError
+from fedloom.core.placed import Batch, Rows
+from fedloom.core.registry import algorithms
+from fedloom.core.topology import Client
+from fedloom.fabric.kinds import AT_THE_END, Key, Message
+from fedloom.fabric.schedule import Everyone
 from fedloom.models.task import Theta
-from fedloom.registry import algorithms
-from fedloom.run import Run, play, reference
+from fedloom.runs.run import Run, play, reference
 from fedloom.testing.samples import sample_of
 from fedloom.transports import wire
 from fedloom.transports.memory import MemoryTransport

@@ -24,16 +24,17 @@ import numpy as np
 import torch
 from scipy.stats import beta
 
-from fedloom import Task, tree
+from fedloom import Task
+from fedloom.core import tree
+from fedloom.core.placed import Noise
+from fedloom.core.topology import Client
 from fedloom.data.placement import Placement, Shard
-from fedloom.engines.held import Held
-from fedloom.engines.party import PartyEngine
-from fedloom.federation.noise import among_padding
-from fedloom.federation.placed import Noise
-from fedloom.federation.schedule import Everyone
-from fedloom.federation.topology import Client
+from fedloom.engines.party.engine import PartyEngine
+from fedloom.engines.party.values import Held
+from fedloom.fabric.noise import among_padding
+from fedloom.fabric.schedule import Everyone
 from fedloom.models.library import linear
-from fedloom.run import play
+from fedloom.runs.run import play
 from fedloom.transports.memory import MemoryTransport
 
 SILO, MASTER = "games", "master"

@@ -13,13 +13,13 @@ from game import FEATURES, MASTER, WIDTH, Table, candidates, log_ratio, measured
 from torch.func import grad
 
 from fedloom import Run, Task
-from fedloom.algorithms.vafl import VAFL
+from fedloom.algorithms.vafl.vafl import VAFL
+from fedloom.core.errors import ModelError
+from fedloom.core.registry import algorithms
+from fedloom.core.topology import Client
 from fedloom.data.placement import Placement, Shard
-from fedloom.errors import ModelError
-from fedloom.federation.topology import Client
 from fedloom.models.library import linear
-from fedloom.privacy import Privacy
-from fedloom.registry import algorithms
+from fedloom.privacy.settings import Privacy
 
 CLIP = 1.0
 STEPS = (1, 2, 10)

@@ -8,12 +8,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedloom import Run, Task, load_model, tree
+from fedloom import Run, Task, load_model
 from fedloom.algorithms import TDCD, HyFEMAvg, HyFEMProx
-from fedloom.algorithms.hyfem_parts import Server, first_maps, merge, own_model
+from fedloom.algorithms.hyfem.parts import Server, first_maps, merge, own_model
+from fedloom.core import tree
+from fedloom.core.errors import DataError, InputError, ModelError, SettingError
 from fedloom.data.dataset import Dataset
-from fedloom.data.placement import Placement, Shard
-from fedloom.data.views import (
+from fedloom.data.partition.views import (
     HYFEM_CLASSES,
     HYFEM_VIEWS,
     class_view_cut,
@@ -21,12 +22,12 @@ from fedloom.data.views import (
     small_set,
     unused_cells,
 )
-from fedloom.errors import DataError, InputError, ModelError, SettingError
-from fedloom.federation.schedule import Moment, Scripted
-from fedloom.matching import match
+from fedloom.data.placement import Placement, Shard
+from fedloom.fabric.schedule import Moment, Scripted
 from fedloom.models.library import mlp
+from fedloom.models.matching import match
+from fedloom.models.multiview import columns, multiview, perceptron
 from fedloom.models.task import Theta
-from fedloom.models.views import columns, multiview, perceptron
 
 VIEWS = {"0": [0, 1], "1": [1, 2], "2": [0, 2], "3": [0, 1, 2]}
 ALL = [[0, 1, 2]] * 4

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from fedloom import TDCD, Run, Task
-from fedloom.data.partition import partition
+from fedloom.core.rng import Secrets
+from fedloom.core.topology import Client
+from fedloom.data.partition.arrays import partition
 from fedloom.explain import explain
-from fedloom.federation.topology import Client
 from fedloom.models.library import linear, mlp
-from fedloom.rng import Secrets
 
 WIDTH = 6
 SECRETS = Secrets("a run", {"a": bytes(range(32)), "b": bytes(range(1, 33))})
@@ -93,8 +93,8 @@ def test_the_update_of_one_row_is_the_row():
 
 def test_every_message_says_what_it_gives_away():
     """Of all kinds but those that carry no more than a model that all may know."""
+    from fedloom.core.registry import algorithms
     from fedloom.explain import explain_algorithm
-    from fedloom.registry import algorithms
 
     harmless = {"model", "head", "top", "own-model", "recall"}
     for name in algorithms:

@@ -12,8 +12,8 @@ from torch import nn
 
 from fedloom import TDCD, Run, Task
 from fedloom.algorithms import VAFL, FedBCD, SplitNNAsync
-from fedloom.federation.topology import Client
-from fedloom.privacy import Privacy
+from fedloom.core.topology import Client
+from fedloom.privacy.settings import Privacy
 from fedloom.testing import placement
 
 NOISY = Privacy("noise-only", clip=100.0, noise=0.5)  # so far out that no row is clipped

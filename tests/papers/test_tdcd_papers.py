@@ -11,7 +11,7 @@ from torch import nn
 
 from fedloom import TDCD, InverseSqrt, Run, Task, lstm, mlp, partition
 from fedloom import linear as make_linear
-from fedloom.federation.schedule import Moment, Scripted
+from fedloom.fabric.schedule import Moment, Scripted
 
 ROUNDS, ROWS = 4, 60
 TOLERANCE = 1e-10

@@ -7,7 +7,7 @@ from torch import nn
 
 from fedloom import Network, Run
 from fedloom.algorithms import VAFL, Central, InverseTime, SplitNNAsync
-from fedloom.algorithms.desk import BINS
+from fedloom.algorithms.vafl.server_table import BINS
 from fedloom.testing import placement, task
 
 UNEVEN = Network(

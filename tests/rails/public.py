@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import fedloom
-from fedloom import algorithms, registry, testing
-from fedloom.algorithms.base import Algorithm
+from fedloom import algorithms, testing
+from fedloom.algorithms.contract import Algorithm
 from fedloom.cli.main import CODES, parser
+from fedloom.core import registry
 
 STORED = Path(__file__).with_name("public.txt")
 FRONTS = {"fedloom": fedloom, "fedloom.algorithms": algorithms, "fedloom.testing": testing}

@@ -25,10 +25,11 @@ from typing import Any
 
 import torch
 
-from fedloom import Drawn, Run, tree
-from fedloom.build import build_data, build_parts
+from fedloom import Drawn, Run
 from fedloom.config.runfile import RunFile
-from fedloom.registry import algorithms
+from fedloom.core import tree
+from fedloom.core.registry import algorithms
+from fedloom.runs.build import build_data, build_parts
 from fedloom.testing import sample_of
 
 ROOT = Path(__file__).parents[2]

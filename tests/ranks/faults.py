@@ -9,8 +9,8 @@ import torch
 
 from fedloom import Run
 from fedloom.algorithms import TDCD
-from fedloom.engines.ranks import joined
-from fedloom.errors import FedLoomError
+from fedloom.core.errors import FedLoomError
+from fedloom.engines.multiprocess.ranks import joined
 from fedloom.testing.samples import sample_of
 
 torch.set_num_threads(1)

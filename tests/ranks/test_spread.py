@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from fedloom import tree
-from fedloom.engines.axis import Axis
-from fedloom.engines.chunks import Cost
-from fedloom.engines.parcels import packed, unpacked
-from fedloom.engines.ranks import joined
-from fedloom.engines.spread import checksum, homes
+from fedloom.core import tree
+from fedloom.engines.multiprocess.engine import checksum, homes
+from fedloom.engines.multiprocess.parcels import packed, unpacked
+from fedloom.engines.multiprocess.ranks import joined
+from fedloom.engines.stacked.axis import Axis
+from fedloom.engines.stacked.chunks import Cost
 
 CPU = torch.device("cpu")
 

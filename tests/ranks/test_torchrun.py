@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fedloom import tree
+from fedloom.core import tree
+from fedloom.core.registry import algorithms
 from fedloom.records.checkpoint import load_checkpoint
-from fedloom.registry import algorithms
 
 from .conftest import HERE, RUN, Torchrun, records, wait_until
 
@@ -49,6 +49,15 @@ def test_every_algorithm(torchrun, tmp_path, ranks):
     found = compared(torchrun, tmp_path, ranks, "", "")
     assert {name.split()[0] for name in (case["name"] for case in found)} >= set(algorithms)
     judge(found)
+
+
+def test_who_leaves_leaves_no_thread(torchrun, tmp_path):
+    """A thread that lets go of a tensor as Python is leaving aborts the process (exit code 134)."""
+    torchrun(HERE / "leaving.py", tmp_path).done()
+    for rank in range(2):
+        before, after = json.loads((tmp_path / f"rank-{rank}.json").read_text())
+        assert before
+        assert not after
 
 
 def test_a_problem_of_one_rank_is_everyones(torchrun, tmp_path):

@@ -8,12 +8,13 @@ from pathlib import Path
 import torch
 from personal import Personal
 
-from fedloom import Run, tree
+from fedloom import Run
 from fedloom.algorithms import TDCD
-from fedloom.engines.parcels import packed
-from fedloom.engines.ranks import joined
-from fedloom.federation.schedule import Drawn, Everyone
-from fedloom.registry import algorithms
+from fedloom.core import tree
+from fedloom.core.registry import algorithms
+from fedloom.engines.multiprocess.parcels import packed
+from fedloom.engines.multiprocess.ranks import joined
+from fedloom.fabric.schedule import Drawn, Everyone
 from fedloom.testing.samples import alike, sample_of
 
 ROUNDS = 3

@@ -7,14 +7,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fedloom import TDCD, Run, Task, load_dataset, load_model, tree
+from fedloom import TDCD, Run, Task, load_dataset, load_model
 from fedloom.config.runfile import RunFile
-from fedloom.data.cut import Cut, Partition, place
-from fedloom.errors import DataError
-from fedloom.federation.topology import Client
-from fedloom.parties.agreement import Agreement
-from fedloom.parties.basis import Basis
-from fedloom.parties.rows import read_rows, write_rows
+from fedloom.core import tree
+from fedloom.core.errors import DataError
+from fedloom.core.topology import Client
+from fedloom.data.partition.partition import Cut, Partition, place
+from fedloom.deployment.agreement.agreement import Agreement
+from fedloom.deployment.agreement.own_rows import read_rows, write_rows
+from fedloom.deployment.agreement.shared_facts import Basis
 from fedloom.records.checkpoint import load_checkpoint, save_checkpoint
 from fedloom.records.history import Checkpoints
 
@@ -184,6 +185,6 @@ def test_a_system_without_second_names(made, tmp_path, monkeypatch):
     def none(*given):
         raise OSError("not supported")
 
-    monkeypatch.setattr("fedloom.files.os.link", none)
+    monkeypatch.setattr("fedloom.core.files.os.link", none)
     saved(tmp_path, made, 5, 10)
     assert load_checkpoint(tmp_path / "checkpoint-5.safetensors").round == 5

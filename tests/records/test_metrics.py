@@ -5,9 +5,9 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from fedloom.errors import SettingError
+from fedloom.core.errors import SettingError
+from fedloom.core.registry import metrics as registered
 from fedloom.records.metrics import NAMES, Scored, check_metrics, metric, metrics, smaller_is_better
-from fedloom.registry import metrics as registered
 
 
 def test_binary_by_hand():

@@ -8,14 +8,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedloom import TDCD, Alone, Network, Partition, Run, Task, load_dataset, tree
-from fedloom.errors import DataError, SettingError
-from fedloom.federation.ledger import Entry, Ledger
+from fedloom import TDCD, Alone, Network, Partition, Run, Task, load_dataset
+from fedloom.core import tree
+from fedloom.core.errors import DataError, SettingError
+from fedloom.core.registry import algorithms
+from fedloom.fabric.ledger import Entry, Ledger
 from fedloom.records import checkpoint
 from fedloom.records.checkpoint import load_checkpoint, save_checkpoint
 from fedloom.records.record import Record, append_record, grew, read_records, write_records
 from fedloom.records.writers import open_writers
-from fedloom.registry import algorithms
 from fedloom.testing import placement, sample_of, task
 
 ONE = Record(2, 20, 64.0, 0.5, {"bottom": 10, "top": 4}, 0.25, {"accuracy": 0.5, "auroc": None})

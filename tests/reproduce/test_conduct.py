@@ -7,13 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from fedloom.errors import ExistsError
-from fedloom.files import write_json
-from fedloom.job import Job
+from fedloom.core.errors import ExistsError
+from fedloom.core.files import write_json
 from fedloom.reproduce import results
 from fedloom.reproduce.conduct import DIVERGED, Conduct
 from fedloom.reproduce.experiment import Experiment
 from fedloom.reproduce.results import conclude, latest
+from fedloom.runs.job import Job
 
 TOLD = {
     "paper": "made",

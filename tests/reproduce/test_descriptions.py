@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from fedloom import build
+from fedloom.core.registry import datasets
 from fedloom.data import catalog
-from fedloom.registry import datasets
 from fedloom.reproduce.conduct import Conduct
 from fedloom.reproduce.experiment import Experiment, changed, merged, names
 from fedloom.reproduce.results import conclude
 from fedloom.reproduce.verdicts import KINDS
+from fedloom.runs import build
 
 BESIDE = Path(__file__).parents[3] / "shared" / "data"
 ROWS, BATCH = 40, 16

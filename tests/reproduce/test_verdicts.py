@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedloom.errors import SettingError
+from fedloom.core.errors import SettingError
 from fedloom.reproduce.experiment import Setting
 from fedloom.reproduce.lines import Line, Measure, as_csv
 from fedloom.reproduce.verdicts import judge, judge_all

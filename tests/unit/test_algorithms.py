@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedloom import TDCD, Alone, Central, Run, Task, TDCDPrivateLabels, linear, mlp, partition, tree
+from fedloom import TDCD, Alone, Central, Run, Task, TDCDPrivateLabels, linear, mlp, partition
 from fedloom.algorithms import (
     Cosine,
     DelayBound,
@@ -14,8 +14,9 @@ from fedloom.algorithms import (
     SplitNN,
     StepDecay,
 )
-from fedloom.algorithms.stepsize import Constant
-from fedloom.registry import algorithms
+from fedloom.algorithms.step_sizes import Constant
+from fedloom.core import tree
+from fedloom.core.registry import algorithms
 from fedloom.testing import placement, task
 
 

@@ -4,10 +4,11 @@ import pytest
 import torch
 from test_fast_paths import federation, learnt
 
-from fedloom import TDCD, Run, Task, mlp, tree
+from fedloom import TDCD, Run, Task, mlp
 from fedloom.algorithms.tdcd import EMBEDDING, MODEL
-from fedloom.engines import chunks
-from fedloom.federation.messages import Kind
+from fedloom.core import tree
+from fedloom.engines.stacked import chunks
+from fedloom.fabric.kinds import Kind
 
 
 def asks_for_its_silo(part, theta, batch):

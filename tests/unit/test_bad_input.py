@@ -21,8 +21,8 @@ from fedloom import (
     partition,
 )
 from fedloom.algorithms import Cosine, StepDecay
-from fedloom.errors import DataError, ModelError, NotFiniteError, SettingError
-from fedloom.federation.schedule import Drawn, Moment, Scripted
+from fedloom.core.errors import DataError, ModelError, NotFiniteError, SettingError
+from fedloom.fabric.schedule import Drawn, Moment, Scripted
 from fedloom.testing import placement, task
 
 

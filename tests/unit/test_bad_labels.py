@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedloom import TDCD, Placement, Run, Shard, Task, linear, partition
-from fedloom.errors import DataError, ModelError
+from fedloom.core.errors import DataError, ModelError
 
 
 @pytest.mark.parametrize(("off", "agree"), [(0.0, True), (1e-8, True), (1e-3, False)])

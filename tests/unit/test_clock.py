@@ -9,12 +9,12 @@ import torch
 
 from fedloom import TDCD, Alone, Central, Drawn, Run, Task, TDCDPrivateLabels, linear, partition
 from fedloom.algorithms import MinibatchSGD
-from fedloom.errors import SettingError
-from fedloom.federation.clock import Clock, Crossing, Network, Times
-from fedloom.federation.messages import Kind
-from fedloom.federation.topology import SERVER, Topology
-from fedloom.registry import algorithms
-from fedloom.rng import Streams
+from fedloom.core.errors import SettingError
+from fedloom.core.registry import algorithms
+from fedloom.core.rng import Streams
+from fedloom.core.topology import SERVER, Topology
+from fedloom.fabric.kinds import Kind
+from fedloom.fabric.simclock.clock import Clock, Crossing, Network, Times
 from fedloom.testing import placement, sample_of, task
 
 Q, ROUNDS = 7, 3

@@ -8,10 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch.func import vmap
 
-from fedloom import TDCD, Run, Task, mlp, partition, tree
-from fedloom.engines import compiling, stacked
-from fedloom.engines.batching import ON_CPU, RULES, Instead, tracing
-from fedloom.engines.convolutions import Convolutions
+from fedloom import TDCD, Run, Task, mlp, partition
+from fedloom.core import tree
+from fedloom.engines.execute import compiling
+from fedloom.engines.layers.gpu.convolutions import Convolutions
+from fedloom.engines.layers.rules import ON_CPU, RULES, Instead, tracing
+from fedloom.engines.stacked import engine as stacked
 
 needs_compiler = pytest.mark.skipif(
     not shutil.which("c++") and not shutil.which("g++"), reason="there is no C++ compiler"

@@ -7,11 +7,11 @@ import torch
 
 from fedloom import TDCD, Network, Run, Task, linear, partition
 from fedloom.algorithms import VAFL, SplitNNAsync
-from fedloom.errors import SettingError
-from fedloom.federation.clock import Clock
-from fedloom.federation.delays import Delays
-from fedloom.federation.topology import Topology
-from fedloom.rng import Streams
+from fedloom.core.errors import SettingError
+from fedloom.core.rng import Streams
+from fedloom.core.topology import Topology
+from fedloom.fabric.simclock.clock import Clock
+from fedloom.fabric.simclock.delays import Delays
 
 TOPOLOGY = Topology({"a": ("x",), "b": ("z",)})
 ROUNDS = 500  # of the thesis

@@ -14,7 +14,7 @@ import fedloom
 from fedloom.cli.main import CODES, main, parser
 from fedloom.config.catalogue import REGISTRIES
 from fedloom.config.runfile import RunFile
-from fedloom.registry import algorithms
+from fedloom.core.registry import algorithms
 from fedloom.testing import CHECKS
 
 ROOT = Path(__file__).parents[2]
@@ -70,7 +70,7 @@ def runs(page):
     return any(kind == "python" or (kind == "toml" and SAVED.match(text)) for kind, text in found)
 
 
-@pytest.mark.filterwarnings("ignore::fedloom.errors.HaltedWarning")
+@pytest.mark.filterwarnings("ignore::fedloom.core.errors.HaltedWarning")
 @pytest.mark.parametrize("page", [page for page in PAGES if runs(page)])
 def test_a_page_works_from_top_to_bottom(page, tmp_path, monkeypatch, capsys):
     """Python runs; what it printed is what the `text` block after it shows; a run file that says

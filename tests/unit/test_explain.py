@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from fedloom import TDCD, Central, Drawn, Run, Task, TDCDPrivateLabels, linear, partition
-from fedloom.errors import SettingError
+from fedloom.core.errors import SettingError
+from fedloom.core.registry import algorithms
+from fedloom.core.topology import Client
 from fedloom.explain import UNPROTECTED, explain, explain_algorithm
 from fedloom.explain.lanes import arrows, lanes_of, repeats
-from fedloom.federation.topology import Client
-from fedloom.registry import algorithms
 from fedloom.testing import placement, sample_of, task
 
 

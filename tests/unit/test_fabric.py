@@ -7,16 +7,22 @@ import pytest
 import torch
 
 from fedloom import TDCD, Central, Run, Task, linear, partition
+from fedloom.core.errors import (
+    LocalError,
+    NotFiniteError,
+    PlacementError,
+    ProtocolError,
+    SettingError,
+)
+from fedloom.core.placed import Rows
+from fedloom.core.topology import SERVER, Client
 from fedloom.data.placement import Placement
-from fedloom.engines.party import PartyEngine
-from fedloom.engines.stacked import StackedEngine
-from fedloom.engines.waits import Waits
-from fedloom.errors import LocalError, NotFiniteError, PlacementError, ProtocolError, SettingError
-from fedloom.federation.messages import Kind
-from fedloom.federation.placed import Rows
-from fedloom.federation.schedule import Everyone, Moment, Scripted
-from fedloom.federation.topology import SERVER, Client
-from fedloom.run import reference
+from fedloom.engines.party.engine import PartyEngine
+from fedloom.engines.party.timeouts import Waits
+from fedloom.engines.stacked.engine import StackedEngine
+from fedloom.fabric.kinds import Kind
+from fedloom.fabric.schedule import Everyone, Moment, Scripted
+from fedloom.runs.run import reference
 from fedloom.testing import placement, task
 from fedloom.transports.memory import MemoryTransport
 

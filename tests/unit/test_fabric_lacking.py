@@ -14,9 +14,9 @@ from test_fabric import (
     rows_of,
 )
 
-from fedloom.errors import ProtocolError
-from fedloom.federation.schedule import Moment
-from fedloom.federation.topology import Client
+from fedloom.core.errors import ProtocolError
+from fedloom.core.topology import Client
+from fedloom.fabric.schedule import Moment
 from fedloom.testing import placement
 
 GONE = TestAbsence.GONE

@@ -5,19 +5,22 @@ import sys
 import numpy as np
 import pytest
 import torch
+from fedloom.engines.execute.workers import ahead
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from fedloom import TDCD, Run, Task, cnn, linear, lstm, mlp, partition, resnet18, slope, tree
-from fedloom.engines import chunks, convolutions, lots, products, replay, segments
-from fedloom.engines.batching import Instead
-from fedloom.engines.chunks import Cost
-from fedloom.engines.replay import Player
-from fedloom.engines.threads import ahead
-from fedloom.losses import CrossEntropy, Loss
+from fedloom import TDCD, Run, Task, cnn, linear, lstm, mlp, partition, resnet18
+from fedloom.core import gradients, tree
+from fedloom.core.gradients import grad
+from fedloom.core.registry import losses
+from fedloom.engines.execute import replay
+from fedloom.engines.execute.replay import Player
+from fedloom.engines.layers.gpu import convolutions, products
+from fedloom.engines.layers.rules import Instead
+from fedloom.engines.stacked import chunks, minibatch, plan
+from fedloom.engines.stacked.chunks import Cost
 from fedloom.models.block import Block
-from fedloom.registry import losses
-from fedloom.slope import grad
+from fedloom.models.losses import CrossEntropy, Loss
 
 
 @pytest.fixture(autouse=True)
@@ -70,7 +73,7 @@ def test_derivatives_inside_derivatives():
 def test_derivatives_inside_vmap_are_those_of_torch_func(monkeypatch, known):
     """By the steps of torch.func.grad, or by itself where torch has these no longer."""
     if not known:
-        monkeypatch.setattr(slope, "grad_increment_nesting", None)
+        monkeypatch.setattr(gradients, "grad_increment_nesting", None)
     params = {"w": torch.randn(4, 3, 2), "unused": torch.randn(4, 4)}
     x, y = torch.randn(4, 5, 3) / 9, torch.randn(4, 5, 2) / 9
     for argnums in (0, 1, (0, 2)):
@@ -222,7 +225,9 @@ def test_what_cannot_be_traced_is_called():
 
 
 def test_without_what_traces_it_is_called(monkeypatch):
-    monkeypatch.setitem(sys.modules, "fedloom.engines.tracing", None)  # as if torch had moved on
+    monkeypatch.setitem(
+        sys.modules, "fedloom.engines.execute.tracing", None
+    )  # as if torch had moved on
     player = Player(1)
     for _ in range(4):
         assert player("plus", torch.add, [torch.ones(2), torch.ones(2)]).tolist() == [2.0, 2.0]
@@ -358,7 +363,7 @@ def test_convolutions_as_products(kind, close, channels, taps, stride):
     given = slope, x, weight, None, *as_torch, [True, True, False]
     slopes = torch.ops.aten.convolution_backward(*given)[:2]
     found = [products.product(x, weight, *how, 3)]
-    found += [f(slope, x, weight, *how, 3) for f in (products.by_image, products.by_weight)]
+    found += [f(gradients, x, weight, *how, 3) for f in (products.by_image, products.by_weight)]
     for mine, theirs in zip(found, (wanted, *slopes), strict=True):
         assert mine.shape == theirs.shape
         assert float((mine - theirs).abs().max()) <= close * float(theirs.abs().max())
@@ -426,7 +431,7 @@ def two_threads(monkeypatch):
 )
 def test_threads_change_nothing(monkeypatch, shape, block):
     used = []
-    monkeypatch.setattr(lots, "ahead", lambda *a: used.append(1) or ahead(*a))
+    monkeypatch.setattr(plan, "ahead", lambda *a: used.append(1) or ahead(*a))
     monkeypatch.setattr(chunks, "BUDGET", 1)
     data = federation(shape)
     rule = TDCD(local_steps=2, lr=0.1, batch=17)
@@ -449,7 +454,7 @@ def test_work_ahead_keeps_order_and_tells_of_failure():
 
 
 def test_of_a_minibatch_only_so_many_bytes_are_kept(monkeypatch):
-    monkeypatch.setattr(segments, "KEPT", 2000)
+    monkeypatch.setattr(minibatch, "KEPT", 2000)
     x = {"a": torch.randn(200, 5)}
     rows = partition(x, torch.randn(200), {"a": 10})
     fed = Run(TDCD(batch=10), Task({"a": linear(5)}, "squared"), rows, chunk=1).fed

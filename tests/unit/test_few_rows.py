@@ -6,29 +6,31 @@ import pytest
 import torch
 from torch import nn
 
-from fedloom import TDCD, Run, Task, lstm, mlp, partition, tree
-from fedloom.algorithms import fewrows
+from fedloom import TDCD, Run, Task, lstm, mlp, partition
+from fedloom.algorithms import few_rows
 from fedloom.algorithms.local import local_sgd
-from fedloom.engines import chunks, replay
-from fedloom.engines.replay import Player
-from fedloom.federation.placed import Batch, Rows
+from fedloom.core import tree
+from fedloom.core.gradients import shortening
+from fedloom.core.placed import Batch, Rows
+from fedloom.core.registry import algorithms
+from fedloom.engines.execute import replay
+from fedloom.engines.execute.replay import Player
+from fedloom.engines.stacked import chunks
 from fedloom.models.block import Block
 from fedloom.models.library import linear
 from fedloom.models.task import Theta
-from fedloom.registry import algorithms
-from fedloom.slope import shortening
 
 
 @pytest.fixture
 def taken(monkeypatch):
     """How often steps were taken in the short way, one entry for each time."""
-    times, sgd = [], fewrows.sgd
+    times, sgd = [], few_rows.sgd
 
     def counting(*args):
         times.append(1)
         return sgd(*args)
 
-    monkeypatch.setattr(fewrows, "sgd", counting)
+    monkeypatch.setattr(few_rows, "sgd", counting)
     monkeypatch.setattr(replay, "WORTH", 0.0)
     return times
 

@@ -28,8 +28,8 @@ from fedloom import (
     load_dataset,
     mlp,
 )
-from fedloom.errors import FedLoomError
-from fedloom.registry import algorithms
+from fedloom.core.errors import FedLoomError
+from fedloom.core.registry import algorithms
 
 NAMES = sorted(algorithms)
 IRIS = Partition(silos=["left", "right"], clients=[2, 3]).place(load_dataset("iris"))

@@ -4,9 +4,10 @@ import pytest
 import torch
 
 import fedloom.algorithms  # noqa: F401  (registers them)
-from fedloom import TDCD, Run, Task, mlp, partition, resnet18, tree
-from fedloom.engines import convolutions
-from fedloom.registry import algorithms
+from fedloom import TDCD, Run, Task, mlp, partition, resnet18
+from fedloom.core import tree
+from fedloom.core.registry import algorithms
+from fedloom.engines.layers.gpu import convolutions
 from fedloom.testing import sample_of
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU here")

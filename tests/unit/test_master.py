@@ -10,9 +10,9 @@ from test_visits import run
 
 from fedloom import Run, Task, linear, lstm, mlp
 from fedloom.algorithms import VAFL
-from fedloom.federation.schedule import Moment, Recorded, Turn
+from fedloom.core.tree import largest_difference
+from fedloom.fabric.schedule import Moment, Recorded, Turn
 from fedloom.testing import placement
-from fedloom.tree import largest_difference
 
 
 class TestTheMastersStep:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fedloom.matching import (
+from fedloom.models.matching import (
     Neurons,
     Perceptron,
     assigned,

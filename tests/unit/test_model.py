@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from fedloom import TDCD, Alone, Central, Run, Task, errors, load_dataset, load_model
-from fedloom.data.cut import Partition, place
+from fedloom import TDCD, Alone, Central, Run, Task, load_dataset, load_model
+from fedloom.core import errors
+from fedloom.data.partition.partition import Partition, place
 
 SETTINGS = {"local_steps": 2, "lr": 0.05, "batch": 40}
 

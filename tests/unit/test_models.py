@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from fedloom import TDCD, Run, Task, cnn, linear, lstm, mlp, partition, resnet18, tree
-from fedloom.errors import ModelError, SettingError
+from fedloom import TDCD, Run, Task, cnn, linear, lstm, mlp, partition, resnet18
+from fedloom.core import tree
+from fedloom.core.errors import ModelError, SettingError
 from fedloom.models.block import Block
 from fedloom.models.check import check_block
 

@@ -8,15 +8,17 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fedloom import TDCD, Run, Task, linear, mlp, partition, tree
+from fedloom import TDCD, Run, Task, linear, mlp, partition
 from fedloom.algorithms.fedavg import FedProx
 from fedloom.algorithms.releasing import SHIELDED
 from fedloom.algorithms.tdcd import UPDATE
-from fedloom.engines.native import clients, program
-from fedloom.engines.native.arrays import Unknown
-from fedloom.errors import NotFiniteError, ProtocolError
-from fedloom.federation.schedule import Drawn
-from fedloom.registry import algorithms
+from fedloom.core import tree
+from fedloom.core.errors import NotFiniteError, ProtocolError
+from fedloom.core.registry import algorithms
+from fedloom.engines.execute.native import program
+from fedloom.engines.execute.native.arrays import Unknown
+from fedloom.engines.stacked import compiled_sums as clients
+from fedloom.fabric.schedule import Drawn
 from fedloom.testing import sample_of
 
 
@@ -225,7 +227,7 @@ def test_bits_do_not_depend_on_threads_or_interruptions(monkeypatch):
 
 def test_threads_of_our_own_do_where_torchs_are_not_to_be_had(monkeypatch):
     monkeypatch.setattr(program, "HEAVY", 0)
-    monkeypatch.setattr("fedloom.engines.threads._start_of_torchs", lambda: None)
+    monkeypatch.setattr("fedloom.engines.execute.workers._start_of_torchs", lambda: None)
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(2)

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_native import pytestmark  # noqa: F401  (skips where there is no compiler)
 
-from fedloom import tree
-from fedloom.engines.native import clients
-from fedloom.engines.native.decompose import decomposed
-from fedloom.engines.native.emit import Emitter, better_turned
-from fedloom.engines.native.program import Clients, Program
-from fedloom.engines.tracing import traced
+from fedloom.core import tree
+from fedloom.engines.execute.native.decompose import decomposed
+from fedloom.engines.execute.native.emit import Emitter, better_turned
+from fedloom.engines.execute.native.program import Clients, Program
+from fedloom.engines.execute.tracing import traced
+from fedloom.engines.stacked import compiled_sums
 
 STEPS = [
     lambda a, b: torch.tanh(a),
@@ -96,7 +96,7 @@ def test_functions(values):
     def work(x):
         return [f(x).sum(0) for f in FUNCTIONS.values()]
 
-    like = torch.zeros(clients.HINT, 6, dtype=torch.float64)
+    like = torch.zeros(compiled_sums.HINT, 6, dtype=torch.float64)
     run = compiled(work, [like], ["rows"], [True, False])
     x = torch.randn(5, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     if values != "numbers":
@@ -135,7 +135,7 @@ def test_random_functions(data):
     sizes = [data.draw(st.integers(0, 9)) for _ in range(3)]
     w, v = (torch.randn(*s, generator=draw, dtype=torch.float64) for s in ((wide, narrow), (wide,)))
     x = torch.randn(sum(sizes), narrow, generator=draw, dtype=torch.float64)
-    given = x.new_zeros(clients.HINT, narrow), w, v
+    given = x.new_zeros(compiled_sums.HINT, narrow), w, v
     made = compiled(work, given, ["rows", "same", "same"], [True, False, False, False, False])
     starts = torch.tensor([0, *sizes]).cumsum(0)[:-1].numpy()
     every = Clients(

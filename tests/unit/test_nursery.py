@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from fedloom.errors import WriteError
-from fedloom.nursery import Started
+from fedloom.core.errors import WriteError
+from fedloom.runs.processes import Started
 
 WITHIN = 60
 

@@ -9,10 +9,12 @@ import torch.nn.functional as F
 from torch import nn
 from torch.func import vmap
 
-from fedloom import TDCD, Run, Task, engines, linear, mlp, partition, tree
-from fedloom.engines import axis, batching, oncpu
-from fedloom.engines.axis import Value
-from fedloom.engines.batching import ON_CPU, Instead
+from fedloom import TDCD, Run, Task, engines, linear, mlp, partition
+from fedloom.core import tree
+from fedloom.engines.layers import cpu, rules
+from fedloom.engines.layers.rules import ON_CPU, Instead
+from fedloom.engines.stacked import axis
+from fedloom.engines.stacked.axis import Value
 
 
 class Functional(nn.Module):
@@ -69,7 +71,7 @@ def test_results_stay_with_their_channels_last():
 def test_products_of_wide_layers(monkeypatch, known, dims):
     """By one library or by the other, with their derivatives."""
     if not known:
-        monkeypatch.setattr(oncpu, "has_layers", lambda: False)
+        monkeypatch.setattr(cpu, "has_layers", lambda: False)
     draw = torch.Generator().manual_seed(0)
     x, w = torch.randn(3, 40, 512, generator=draw), torch.randn(3, 256, 512, generator=draw)
     b = torch.randn(3, 256, generator=draw)
@@ -96,8 +98,8 @@ def test_products_of_wide_layers(monkeypatch, known, dims):
 def test_a_wide_layer_has_the_other_library(monkeypatch):
     """Where torch has it, in a run, traced or not with the same bits; and not a narrow one."""
     used = []
-    plain = oncpu._layer
-    monkeypatch.setattr(oncpu, "_layer", lambda *a: used.append(a[0].shape) or plain(*a))
+    plain = cpu._layer
+    monkeypatch.setattr(cpu, "_layer", lambda *a: used.append(a[0].shape) or plain(*a))
     draw = torch.Generator().manual_seed(0)
     x = {"a": torch.randn(900, 400, generator=draw)}
     rows = partition(x, torch.randn(900, generator=draw), {"a": 3})
@@ -107,7 +109,7 @@ def test_a_wide_layer_has_the_other_library(monkeypatch):
     )
     called, played = (Run(rule, wide, rows, replay=after) for after in (0, 2))
     assert torch.equal(called.fit(8).predict(), played.fit(8).predict())
-    assert bool(used) == oncpu.has_layers()
+    assert bool(used) == cpu.has_layers()
     exact = Run(rule, wide, rows, engine="reference", precision="float64").fit(8).predict()
     assert float((called.predict() - exact).abs().max()) < 1e-4
     assert Run(rule, Task({"a": linear(400)}, "squared"), rows).fed._rules == {}
@@ -115,8 +117,8 @@ def test_a_wide_layer_has_the_other_library(monkeypatch):
 
 @pytest.mark.parametrize("known", [True, False])
 def test_rules_are_for_models_with_such_layers(monkeypatch, known):
-    monkeypatch.setattr(oncpu, "has_layers", lambda: known)
-    monkeypatch.setattr(batching, "WIDE", 60)
+    monkeypatch.setattr(cpu, "has_layers", lambda: known)
+    monkeypatch.setattr(rules, "WIDE", 60)
     rows = images(2, shape=(10,))
     for width in (5, 6):
         run = Run(TDCD(batch=20), Task({"a": mlp(10, [width], 3)}, "cross-entropy"), rows)
@@ -158,7 +160,7 @@ def test_names_of_operations_are_not_those_of_the_kernels():
     """Which are made on a GPU only, and could not be if they had the same."""
     text = Path(engines.__file__).with_name("kernels.py").read_text(encoding="utf-8")
     theirs = set(re.findall(r'custom_op\("(\w+::\w+)"', text))
-    mine = {name.split(".")[0] for name in oncpu.OWN._op_defs}
+    mine = {name.split(".")[0] for name in cpu.OWN._op_defs}
     assert theirs
     assert mine
     assert not theirs & mine

@@ -8,15 +8,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedloom import TDCD, Run, Task, linear, partition, tree
+from fedloom import TDCD, Run, Task, linear, partition
 from fedloom.algorithms import local
 from fedloom.algorithms.tdcd import EMBEDDING, MODEL
-from fedloom.engines import chunks, lots, rows
-from fedloom.engines.clientaxis import Same
-from fedloom.errors import NotFiniteError, PlacementError
-from fedloom.federation.placed import AtHubs, OnDemand
-from fedloom.federation.schedule import Moment, Scripted
-from fedloom.rng import _is_first
+from fedloom.core import tree
+from fedloom.core.errors import NotFiniteError, PlacementError
+from fedloom.core.placed import AtHubs, OnDemand
+from fedloom.core.rng import _is_first
+from fedloom.engines.stacked import chunks, plan, store
+from fedloom.engines.stacked.client_axis import Same
+from fedloom.fabric.schedule import Moment, Scripted
 
 
 def small(**options):
@@ -41,7 +42,7 @@ def test_what_a_round_computes_for_the_same_clients_it_computes_once(monkeypatch
         return len(values)
 
     once = computed()
-    monkeypatch.setattr(lots, "MEMO", -1)  # nothing is kept: the model comes down a second time
+    monkeypatch.setattr(plan, "MEMO", -1)  # nothing is kept: the model comes down a second time
     assert computed() == once + 5
 
 
@@ -54,9 +55,9 @@ def test_only_little_is_kept_for_the_rest_of_a_round(monkeypatch):
 
 def test_rows_are_the_same_however_they_are_held(monkeypatch):
     joined = small().fit(4)
-    monkeypatch.setattr(rows, "JOINED", 0)
+    monkeypatch.setattr(store, "JOINED", 0)
     apart = small().fit(4)
-    monkeypatch.setattr(lots, "MEMO", -1)  # nothing is kept
+    monkeypatch.setattr(plan, "MEMO", -1)  # nothing is kept
     forgetful = small().fit(4)
     assert joined.fed.held._joined
     assert not apart.fed.held._joined

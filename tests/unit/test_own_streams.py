@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedloom.federation.topology import Client
-from fedloom.rng import CipherStream, Secrets, Streams
+from fedloom.core.rng import CipherStream, Secrets, Streams
+from fedloom.core.topology import Client
 
 ME, SOME = Client("ash", "0"), b"a secret of more than thirty-two bytes"
 

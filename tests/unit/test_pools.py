@@ -6,15 +6,16 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
-from fedloom import TDCD, Run, Task, mlp, partition, tree
+from fedloom import TDCD, Run, Task, mlp, partition
 from fedloom.algorithms import local
 from fedloom.algorithms.releasing import SHIELDED
 from fedloom.algorithms.tdcd import EMBEDDING, HUB_EMBEDDING, MODEL, REST, UPDATE
-from fedloom.engines import chunks, pools
-from fedloom.engines.pools import rows_of, rows_of_mean
-from fedloom.federation.local import in_shares
-from fedloom.federation.schedule import Drawn, Moment, Scripted
-from fedloom.registry import algorithms
+from fedloom.core import tree
+from fedloom.core.registry import algorithms
+from fedloom.engines.stacked import chunks, pooling
+from fedloom.engines.stacked.pooling import rows_of, rows_of_mean
+from fedloom.fabric.local_work import in_shares
+from fedloom.fabric.schedule import Drawn, Moment, Scripted
 from fedloom.testing import sample_of
 
 
@@ -50,13 +51,13 @@ def pooled(monkeypatch):
     """The pools that were computed: silos, rows and whether for a mean."""
     found = []
 
-    class Noted(pools.Pools):
+    class Noted(pooling.Pools):
         def chunks(self, pieces):
             for chunk in super().chunks(pieces):
                 found.append((chunk.silos, chunk.pool.at.shape[1], chunk.pool.whole is not None))
                 yield chunk
 
-    monkeypatch.setattr("fedloom.engines.lots.Pools", Noted)
+    monkeypatch.setattr("fedloom.engines.stacked.plan.Pools", Noted)
     monkeypatch.setattr(chunks, "FEW", 0)
     return found
 

@@ -10,13 +10,14 @@ import torch
 from dp_accounting import pld
 from torch import nn
 
-from fedloom import TDCD, Partition, Run, Task, load_dataset, load_model, tree
+from fedloom import TDCD, Partition, Run, Task, load_dataset, load_model
 from fedloom.algorithms.fedbcd import FedBCD
-from fedloom.algorithms.vafl import VAFL
-from fedloom.errors import HaltedWarning, ModelError, SettingError
-from fedloom.federation.placed import Noise
-from fedloom.models.guard import Guarded
-from fedloom.privacy import HEURISTIC, Privacy, epsilon_of, mu_of
+from fedloom.algorithms.vafl.vafl import VAFL
+from fedloom.core import tree
+from fedloom.core.errors import HaltedWarning, ModelError, SettingError
+from fedloom.core.placed import Noise
+from fedloom.models.clipping import Guarded
+from fedloom.privacy.settings import HEURISTIC, Privacy, epsilon_of, mu_of
 from fedloom.records.checkpoint import load_checkpoint, save_checkpoint
 from fedloom.testing import placement, sample_of, task
 
@@ -234,7 +235,7 @@ def test_gradients_are_clipped_row_by_row():
     """Without noise, the slope is the mean of the rows' clipped gradients; also in a plain loop."""
     from fedloom.algorithms import local
     from fedloom.algorithms.local import Shield, shielded_slope
-    from fedloom.federation.placed import Batch, Rows
+    from fedloom.core.placed import Batch, Rows
 
     run = run_of(tdcd(TRAINED))
     part = run.fed.parts.value["ash"]

@@ -6,12 +6,13 @@ import math
 import pytest
 import torch
 
-from fedloom import TDCD, Run, tree
+from fedloom import TDCD, Run
 from fedloom.algorithms import VAFL, FedBCD, local
 from fedloom.algorithms.local import Shield
-from fedloom.errors import SettingError
-from fedloom.federation.placed import Batch, Rows
-from fedloom.privacy import Privacy
+from fedloom.core import tree
+from fedloom.core.errors import SettingError
+from fedloom.core.placed import Batch, Rows
+from fedloom.privacy.settings import Privacy
 from fedloom.testing import placement, task
 
 NOISY = Privacy("trained", clip=1.0, noise=3.0, gradient_clip=1.0, gradient_noise=5.0)

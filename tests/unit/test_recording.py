@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedloom import TDCD, Run, Task, mlp, partition
-from fedloom.engines import compiling, recording
-from fedloom.engines.recording import Recorded, recorder
+from fedloom.engines.execute import compiling, cuda_graphs
+from fedloom.engines.execute.cuda_graphs import Recorded, recorder
 
 LIKE = [torch.empty(2, 3).T, torch.empty(3)]  # one of them in another order
 
@@ -149,7 +149,7 @@ def test_a_recording_is_made_and_played_on_the_gpu_of_its_tensors(monkeypatch):
 
 
 def test_there_are_so_many_recordings_and_no_more(monkeypatch):
-    monkeypatch.setattr(recording, "MOST", 3)
+    monkeypatch.setattr(cuda_graphs, "MOST", 3)
     calls = Calls()
     fast, mine, theirs = Recorded(step, LIKE, calls), start(0), start(0)
     for rows in (1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3):
@@ -175,7 +175,7 @@ def test_rounds_are_played(monkeypatch):
     calls = Calls()
     monkeypatch.setattr(compiling, "recorder", lambda tensors: calls)
     monkeypatch.setattr(compiling, "_made", lambda graph, fake: graph)
-    monkeypatch.setattr("fedloom.engines.stacked.natively", lambda device: False)
+    monkeypatch.setattr("fedloom.engines.stacked.engine.natively", lambda device: False)
     draw = torch.Generator().manual_seed(0)
     x = {silo: torch.randn(200, 4, generator=draw) for silo in ("a", "b")}
     rows = partition(x, torch.randint(3, (200,), generator=draw), {"a": 4, "b": 4})

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import pytest
 
-from fedloom.errors import DataError
+from fedloom.core.errors import DataError
 from fedloom.report import style, words
 from fedloom.report.bars import histogram
 from fedloom.report.bill import bill, bills, by_tier

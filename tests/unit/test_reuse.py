@@ -5,10 +5,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedloom import tree
-from fedloom.engines.reuse import INTO, moved
-from fedloom.engines.simplify import DIRECT
-from fedloom.engines.tracing import traced
+from fedloom.core import tree
+from fedloom.engines.execute.reuse import INTO, moved
+from fedloom.engines.execute.simplify import DIRECT
+from fedloom.engines.execute.tracing import traced
 
 SIZE = 4
 OPS = {

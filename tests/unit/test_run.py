@@ -4,21 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedloom import (
-    TDCD,
-    Alone,
-    Drawn,
-    Partition,
-    Run,
-    Task,
-    linear,
-    load_dataset,
-    mlp,
-    partition,
-    tree,
-)
-from fedloom.errors import SettingError
-from fedloom.rng import Secrets, Streams
+from fedloom import TDCD, Alone, Drawn, Partition, Run, Task, linear, load_dataset, mlp, partition
+from fedloom.core import tree
+from fedloom.core.errors import SettingError
+from fedloom.core.rng import Secrets, Streams
 from fedloom.testing import placement, task
 
 ALGORITHM = TDCD(local_steps=2, lr=0.2, batch=12)

@@ -21,13 +21,13 @@ from fedloom import (
     mlp,
     read_tables,
 )
-from fedloom.algorithms.stepsize import RULES
+from fedloom.algorithms.step_sizes import RULES
 from fedloom.config.runfile import RunFile
-from fedloom.errors import FedLoomError, SettingError
-from fedloom.losses import CrossEntropy
-from fedloom.privacy import Privacy
-from fedloom.registry import algorithms
-from fedloom.settings import fields_of
+from fedloom.core.errors import FedLoomError, SettingError
+from fedloom.core.registry import algorithms
+from fedloom.core.settings import fields_of
+from fedloom.models.losses import CrossEntropy
+from fedloom.privacy.settings import Privacy
 
 NAMES = sorted(algorithms)
 IRIS = Partition(silos=["left", "right"], clients=[2, 3]).place(load_dataset("iris"))

@@ -5,12 +5,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedloom import TDCD, Run, Task, mlp, partition, tree
-from fedloom.engines import replay
-from fedloom.engines.replay import Player
-from fedloom.engines.sharing import shared
-from fedloom.engines.simplify import compiled
-from fedloom.engines.tracing import traced
+from fedloom import TDCD, Run, Task, mlp, partition
+from fedloom.core import tree
+from fedloom.engines.execute import replay
+from fedloom.engines.execute.replay import Player
+from fedloom.engines.execute.sharing import shared
+from fedloom.engines.execute.simplify import compiled
+from fedloom.engines.execute.tracing import traced
 
 SIZE = 4
 OPS = {

@@ -14,17 +14,17 @@ from fedloom import (
     linear,
     load_model,
     partition,
-    tree,
 )
 from fedloom.algorithms import FedAvg, FedBCD, FedProx, SplitNN, SplitNNU
-from fedloom.build import build_data, build_run
 from fedloom.config.runfile import RunFile
-from fedloom.errors import DataError, ModelError, PlacementError, ProtocolError, SettingError
-from fedloom.federation.messages import Kind
-from fedloom.federation.placed import Rows
-from fedloom.federation.schedule import Moment, Scripted
-from fedloom.federation.topology import SERVER
+from fedloom.core import tree
+from fedloom.core.errors import DataError, ModelError, PlacementError, ProtocolError, SettingError
+from fedloom.core.placed import Rows
+from fedloom.core.topology import SERVER
+from fedloom.fabric.kinds import Kind
+from fedloom.fabric.schedule import Moment, Scripted
 from fedloom.records.checkpoint import load_checkpoint, save_checkpoint
+from fedloom.runs.build import build_data, build_run
 from fedloom.testing import placement, sample_of, task
 
 FROZEN = {"updates": "frozen-gradient", "batch": 5}

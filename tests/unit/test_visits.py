@@ -7,17 +7,18 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedloom import Drawn, Network, Placement, Run, tree
+from fedloom import Drawn, Network, Placement, Run
 from fedloom.algorithms import VAFL, DelayBound, InverseTime, SplitNNAsync
 from fedloom.config.runfile import RunFile
-from fedloom.engines.apart import run_apart
-from fedloom.errors import DataError, SettingError
-from fedloom.federation.schedule import Everyone, Recorded, Turn
-from fedloom.federation.topology import SERVER, Topology
+from fedloom.core import tree
+from fedloom.core.errors import DataError, SettingError
+from fedloom.core.topology import SERVER, Topology
+from fedloom.core.tree import largest_difference
+from fedloom.engines.party.in_threads import run_apart
+from fedloom.fabric.schedule import Everyone, Recorded, Turn
 from fedloom.records.record import Record
-from fedloom.run import play
+from fedloom.runs.run import play
 from fedloom.testing import placement, task
-from fedloom.tree import largest_difference
 
 UNEVEN = Network(
     t_comm=7.3,

@@ -1,18 +1,18 @@
 """Algorithms, one file each. Importing this package registers them."""
 
 from .alone import Alone
-from .base import Algorithm, Draw, Facts, MinibatchSGD, State, Step, Twin
 from .central import Central
+from .contract import Algorithm, Draw, Facts, MinibatchSGD, State, Step, Twin
 from .fedavg import FedAvg, FedProx
 from .fedbcd import FedBCD
-from .hyfem import HyFEMAvg, HyFEMProx
+from .hyfem.hyfem import HyFEMAvg, HyFEMProx
 from .splitnn import SplitNN
-from .splitnn_async import SplitNNAsync
 from .splitnn_u import SplitNNU
-from .stepsize import Constant, Cosine, DelayBound, InverseSqrt, InverseTime, StepDecay
+from .step_sizes import Constant, Cosine, DelayBound, InverseSqrt, InverseTime, StepDecay
 from .tdcd import TDCD
 from .tdcd_private_labels import TDCDPrivateLabels
-from .vafl import VAFL
+from .vafl.splitnn_async import SplitNNAsync
+from .vafl.vafl import VAFL
 
 __all__ = [
     "TDCD",

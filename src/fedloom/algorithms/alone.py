@@ -11,14 +11,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Self
 
+from ..core.placed import AtHubs, Rows
+from ..core.registry import algorithms
 from ..data.placement import Placement
-from ..federation.fabric import Fabric
-from ..federation.messages import Kind
-from ..federation.placed import AtHubs, Rows
+from ..fabric.kinds import Kind
+from ..fabric.verbs import Fabric
 from ..models.task import Part, Task, Theta
-from ..registry import algorithms
 from . import local
-from .base import Bill, Draw, Facts, State, Step, Twin, need_labels, tally
+from .contract import Bill, Draw, Facts, State, Step, Twin, need_labels, tally
 from .tdcd import EMBEDDING, MODEL, TDCD, UPDATE, TieredSGD, counted
 
 HUB_SCORES = Kind("hub-scores", "a lone silo's scores, at prediction only", "scores")

@@ -13,19 +13,19 @@ from typing import Annotated, Any, Self
 import torch
 from torch import Tensor
 
-from .. import tree
+from ..core import tree
+from ..core.gradients import grad
+from ..core.placed import AtClients, AtHubs, Batch, Rows
+from ..core.registry import algorithms
+from ..core.rng import Streams
+from ..core.settings import Count
 from ..data.placement import Placement
-from ..federation.fabric import Fabric
-from ..federation.messages import Kind
-from ..federation.placed import AtClients, AtHubs, Batch, Rows
+from ..fabric.kinds import Kind
+from ..fabric.verbs import Fabric
 from ..models.task import Part, Task, Theta
-from ..registry import algorithms
-from ..rng import Streams
-from ..settings import Count
-from ..slope import grad
 from . import local
-from .base import Bill, Draw, Facts, MinibatchSGD, State, Step, Twin, label_silo, tally
-from .stepsize import InverseSqrt
+from .contract import Bill, Draw, Facts, MinibatchSGD, State, Step, Twin, label_silo, tally
+from .step_sizes import InverseSqrt
 
 FEATURES = Kind("features", "a client's raw rows", "features", reveals="the rows")
 LABELS = Kind("labels", "the labels of a client's rows", "label", reveals="the labels")

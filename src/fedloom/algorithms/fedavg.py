@@ -21,15 +21,15 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from torch import Tensor
 
+from ..core.errors import SettingError
+from ..core.placed import AtHubs, Batch, Rows
+from ..core.registry import algorithms
+from ..core.settings import NotNegative
 from ..data.placement import Placement
-from ..errors import SettingError
-from ..federation.fabric import Fabric
-from ..federation.placed import AtHubs, Batch, Rows
+from ..fabric.verbs import Fabric
 from ..models.task import Part, Task, Theta
-from ..registry import algorithms
-from ..settings import NotNegative
 from . import local
-from .base import Bill, Draw, Facts, State, Step, Twin, need_labels, tally
+from .contract import Bill, Draw, Facts, State, Step, Twin, need_labels, tally
 from .tdcd import MODEL, TDCD, UPDATE, TieredSGD, Weighting, counted, predict_jointly
 
 

@@ -29,30 +29,19 @@ from typing import Annotated, Any, Literal, Self
 
 from torch import Tensor
 
+from ..core.errors import ModelError, SettingError
+from ..core.placed import AtClients, AtHubs, Rows
+from ..core.registry import algorithms
+from ..core.settings import NotNegative
 from ..data.placement import Placement
-from ..errors import ModelError, SettingError
-from ..federation.fabric import Fabric
-from ..federation.messages import Direction
-from ..federation.placed import AtClients, AtHubs, Rows
-from ..federation.releases import times
+from ..fabric.kinds import Direction
+from ..fabric.releases import times
+from ..fabric.verbs import Fabric
 from ..models.task import Task, Theta
-from ..privacy import Privacy
-from ..registry import algorithms
-from ..settings import NotNegative
+from ..privacy.settings import Privacy
 from . import local
-from .base import (
-    Bill,
-    Draw,
-    Entry,
-    Facts,
-    State,
-    Step,
-    Twin,
-    label_silo,
-    need_labels,
-    tally,
-)
 from .central import Central
+from .contract import Bill, Draw, Entry, Facts, State, Step, Twin, label_silo, need_labels, tally
 from .releasing import SHIELDED, Releasing
 from .splitnn import (
     CUT,

@@ -13,13 +13,13 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from .. import tree
-from ..federation.local import by_rows
-from ..federation.placed import Batch, Rows
+from ..core import tree
+from ..core.gradients import by_row, grad, whole
+from ..core.placed import Batch, Rows
+from ..core.rng import Streams
+from ..fabric.local_work import by_rows
 from ..models.task import Part, Theta
-from ..rng import Streams
-from ..slope import by_row, grad, whole
-from . import fewrows
+from . import few_rows
 
 T = TypeVar("T", Rows, Batch)
 D = TypeVar("D")
@@ -112,8 +112,8 @@ def sgd(
     """Eqn. 5, one step for each entry of lr, on the same rows or on those of that step; `prox` is
     the weight of |theta - where it started|^2 / 2."""
     start = theta if prox else None
-    if start is None and shield is None and fewrows.are_few(part, theta, given, batch):
-        return fewrows.sgd(loss, part, theta, given, batch, lr, l2, descend)
+    if start is None and shield is None and few_rows.are_few(part, theta, given, batch):
+        return few_rows.sgd(loss, part, theta, given, batch, lr, l2, descend)
     for q, eta in enumerate(lr):
         given_q, batch_q = of_step(given, q), of_step(batch, q)
         if shield is None:

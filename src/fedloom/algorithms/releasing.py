@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from .. import tree
-from ..errors import ModelError
-from ..federation.fabric import Fabric
-from ..federation.local import by_rows, in_shares
-from ..federation.noise import Once
-from ..federation.placed import AtClients, AtHubs, Batch, Known, Noise, RowMap, Rows
+from ..core import tree
+from ..core.errors import ModelError
+from ..core.placed import AtClients, AtHubs, Batch, Known, Noise, RowMap, Rows
+from ..fabric.local_work import by_rows, in_shares
+from ..fabric.noise import Once
+from ..fabric.verbs import Fabric
 from ..models.block import Params
-from ..models.guard import Guarded
+from ..models.clipping import Guarded
 from ..models.task import Part, Task, Theta
-from ..privacy import Privacy, Scales, spent, spent_here
+from ..privacy.settings import Privacy, Scales, spent, spent_here
 from . import local
-from .base import Algorithm, Draw, Step
+from .contract import Algorithm, Draw, Step
 from .local import PartLoss, Shield
 
 NOTHING: Known[None] = Known(None)

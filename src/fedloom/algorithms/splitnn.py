@@ -30,19 +30,19 @@ from typing import Annotated, Any, ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor
 
+from ..core.gradients import grad
+from ..core.placed import AtClients, AtHubs, Batch, Placed, Rows
+from ..core.registry import algorithms
+from ..core.rng import Streams
+from ..core.settings import Count
 from ..data.placement import Placement
-from ..federation.fabric import Fabric
-from ..federation.messages import Kind
-from ..federation.placed import AtClients, AtHubs, Batch, Placed, Rows
+from ..fabric.kinds import Kind
+from ..fabric.verbs import Fabric
 from ..models.block import Params
 from ..models.task import Part, Task, Theta
-from ..registry import algorithms
-from ..rng import Streams
-from ..settings import Count
-from ..slope import grad
 from . import local
-from .base import Bill, Draw, Entry, Facts, State, Step, Twin, label_silo, tally
 from .central import Central, to_all
+from .contract import Bill, Draw, Entry, Facts, State, Step, Twin, label_silo, tally
 from .tdcd import EMBEDDING, HUB_EMBEDDING, MODEL, UPDATE, TieredSGD, counted
 
 CUT = Kind(

@@ -22,20 +22,20 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 from torch import Tensor
 
+from ..core.errors import ModelError, SettingError
+from ..core.gradients import grad
+from ..core.placed import AtHubs, Batch, Rows
+from ..core.registry import algorithms
+from ..core.rng import Streams
+from ..core.topology import SERVER
 from ..data.placement import Placement
-from ..errors import ModelError, SettingError
-from ..federation.fabric import Fabric
-from ..federation.messages import Kind
-from ..federation.placed import AtHubs, Batch, Rows
-from ..federation.topology import SERVER
+from ..fabric.kinds import Kind
+from ..fabric.verbs import Fabric
 from ..models.block import Params
 from ..models.task import Part, Task, Theta, one_head, two_parts
-from ..registry import algorithms
-from ..rng import Streams
-from ..slope import grad
 from . import local
-from .base import Bill, Draw, Facts, Step, Twin, tally
 from .central import Central, Parts, to_all
+from .contract import Bill, Draw, Facts, Step, Twin, tally
 from .splitnn import (
     CUT_GRADIENT,
     HUB_CUT_GRADIENT,

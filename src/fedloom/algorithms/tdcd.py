@@ -23,18 +23,18 @@ from typing import Annotated, Literal, Self
 import torch
 from torch import Tensor
 
-from .. import tree
+from ..core import tree
+from ..core.placed import AtClients, AtHubs, Batch, Rows
+from ..core.registry import algorithms
 from ..data.placement import Placement
-from ..federation.fabric import Fabric
-from ..federation.local import in_shares
-from ..federation.messages import Kind
-from ..federation.placed import AtClients, AtHubs, Batch, Rows
-from ..federation.releases import times
+from ..fabric.kinds import Kind
+from ..fabric.local_work import in_shares
+from ..fabric.releases import times
+from ..fabric.verbs import Fabric
 from ..models.task import Part, Task, Theta
-from ..privacy import Privacy
-from ..registry import algorithms
+from ..privacy.settings import Privacy
 from . import local
-from .base import Bill, Draw, Facts, MinibatchSGD, State, Step, Twin, need_labels, tally
+from .contract import Bill, Draw, Facts, MinibatchSGD, State, Step, Twin, need_labels, tally
 from .releasing import SHIELDED, Releasing
 
 MODEL = Kind("model", "the hub's block of the model, to its own clients")

@@ -18,25 +18,17 @@ from typing import Annotated, NamedTuple, Self
 import torch
 from torch import Tensor
 
+from ..core.errors import ModelError
+from ..core.gradients import grad
+from ..core.placed import AtClients, AtHubs, Batch, Rows
+from ..core.registry import algorithms
 from ..data.placement import Placement
-from ..errors import ModelError
-from ..federation.fabric import Fabric
-from ..federation.messages import Kind
-from ..federation.placed import AtClients, AtHubs, Batch, Rows
+from ..fabric.kinds import Kind
+from ..fabric.verbs import Fabric
 from ..models.task import Part, Task, Theta
-from ..registry import algorithms
-from ..slope import grad
 from . import local
-from .base import Bill, Draw, Facts, State, Step, Twin, label_silo, tally
-from .tdcd import (
-    EMBEDDING,
-    HUB_EMBEDDING,
-    MODEL,
-    TDCD,
-    UPDATE,
-    TieredSGD,
-    predict_jointly,
-)
+from .contract import Bill, Draw, Facts, State, Step, Twin, label_silo, tally
+from .tdcd import EMBEDDING, HUB_EMBEDDING, MODEL, TDCD, UPDATE, TieredSGD, predict_jointly
 
 SCORES = Kind(
     "scores",

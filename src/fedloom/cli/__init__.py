@@ -1,1 +1,4 @@
-"""The command line: `fedloom VERB ...`."""
+"""The command line: `fedloom VERB ...`. One module a verb; exit codes are in main.
+
+May import: everything.
+"""

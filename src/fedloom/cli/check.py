@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ..build import build_data, build_parts
 from ..config.runfile import RunFile
-from ..errors import SettingError
+from ..core.errors import SettingError
+from ..runs.build import build_data, build_parts
 from . import common
 
 
@@ -82,8 +82,8 @@ def act(chosen: argparse.Namespace) -> None:
 
 @common.of_network
 def _check_party(file: RunFile, path: Path, json: bool) -> None:
-    from ..parties.partyfile import PartyFile
-    from ..parties.preflight import preflight
+    from ..deployment.party.preflight import preflight
+    from ..deployment.party_file import PartyFile
 
     found = list(preflight(file, PartyFile.read(path)))
     if json:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import SettingError
+from ..core.errors import SettingError
 
 Verbs = Any
 

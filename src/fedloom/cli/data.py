@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 from typing import Any
 
+from ..core.errors import DataError
+from ..core.registry import datasets
 from ..data.catalog import ENVIRONMENT, Entry
-from ..errors import DataError
-from ..registry import datasets
 from . import common
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ..build import build_data, build_run
 from ..config.runfile import RunFile
-from ..errors import SettingError
+from ..core.errors import SettingError
+from ..core.registry import algorithms
 from ..explain import explain, explain_algorithm
-from ..registry import algorithms
+from ..runs.build import build_data, build_run
 from . import common
 
 

@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import DataError, ExistsError, SettingError
+from ..core.errors import DataError, ExistsError, SettingError
 from . import common
 
 if TYPE_CHECKING:
-    from ..trust.certificates import Authority
+    from ..deployment.keys.certificates import Authority
 
 SOON = 30  # days
 
@@ -75,7 +75,7 @@ def act(chosen: argparse.Namespace) -> None:
 
 
 def _ca(chosen: argparse.Namespace) -> None:
-    from ..trust.certificates import Authority
+    from ..deployment.keys.certificates import Authority
 
     if (chosen.at / "ca.key").exists():
         raise ExistsError(f"{chosen.at} already holds a CA: name another folder")
@@ -84,7 +84,7 @@ def _ca(chosen: argparse.Namespace) -> None:
 
 
 def _issue(chosen: argparse.Namespace) -> None:
-    from ..trust.certificates import Authority, party_of, save
+    from ..deployment.keys.certificates import Authority, party_of, save
 
     authority = Authority.read(chosen.at)
     for text in chosen.parties:
@@ -106,7 +106,7 @@ def _own(authority: Authority, text: str) -> None:
 
 
 def _show(chosen: argparse.Namespace) -> None:
-    from ..trust.certificates import Certificate
+    from ..deployment.keys.certificates import Certificate
 
     told = []
     for path in chosen.files:
@@ -125,8 +125,8 @@ def _show(chosen: argparse.Namespace) -> None:
 
 
 def _allow(chosen: argparse.Namespace) -> None:
-    from ..trust.allow import read_list, write_list
-    from ..trust.certificates import Certificate
+    from ..deployment.keys.allow_list import read_list, write_list
+    from ..deployment.keys.certificates import Certificate
 
     allowed = read_list(chosen.list)
     for path in chosen.files:
@@ -141,7 +141,7 @@ def _allow(chosen: argparse.Namespace) -> None:
 
 
 def _revoke(chosen: argparse.Namespace) -> None:
-    from ..trust.allow import read_list, write_list
+    from ..deployment.keys.allow_list import read_list, write_list
 
     allowed = read_list(chosen.list)
     for party in chosen.parties:
@@ -151,7 +151,7 @@ def _revoke(chosen: argparse.Namespace) -> None:
 
 
 def _secret(chosen: argparse.Namespace) -> None:
-    from ..trust.secret import new_secret
+    from ..deployment.keys.secret import new_secret
 
     new_secret(chosen.file)
     print(chosen.file)

@@ -7,8 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from ..engines.ranks import several, speaks
-from ..errors import (
+from ..core.errors import (
     AbortedError,
     DataError,
     ExistsError,
@@ -23,6 +22,7 @@ from ..errors import (
     SettingError,
     WriteError,
 )
+from ..engines.multiprocess.ranks import several, speaks
 from ..records.manifest import version_of
 from . import (
     check,

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from ..config.runfile import RunFile
-from ..errors import SettingError
+from ..core.errors import SettingError
 from . import common
 
 SILENT = 5.0  # seconds: a party says every second how it stands
@@ -87,10 +87,10 @@ def add(verbs: common.Verbs) -> None:
 
 @common.of_network
 def act_align(chosen: argparse.Namespace) -> None:
-    from ..files import own_folder
-    from ..parties.align import Aligning
-    from ..parties.log import Log
-    from ..parties.partyfile import PartyFile
+    from ..core.files import own_folder
+    from ..deployment.agreement.align import Aligning
+    from ..deployment.log import Log
+    from ..deployment.party_file import PartyFile
 
     own = PartyFile.read(chosen.party)
     folder = Path(own.party.folder)
@@ -104,9 +104,9 @@ def act_align(chosen: argparse.Namespace) -> None:
 
 @common.of_network
 def act_status(chosen: argparse.Namespace) -> None:
-    from ..parties.partyfile import PartyFile
-    from ..parties.status import read_status
-    from ..privacy import in_words
+    from ..deployment.party.status import read_status
+    from ..deployment.party_file import PartyFile
+    from ..privacy.settings import in_words
 
     now = read_status(Path(PartyFile.read(chosen.party).party.folder))
     if chosen.json:
@@ -139,9 +139,9 @@ def act_status(chosen: argparse.Namespace) -> None:
 
 @common.of_network
 def act(chosen: argparse.Namespace) -> None:
-    from ..federation.topology import Client
-    from ..parties.host import Host
-    from ..parties.partyfile import PartyFile
+    from ..core.topology import Client
+    from ..deployment.party.host import Host
+    from ..deployment.party_file import PartyFile
 
     own = PartyFile.read(chosen.party)
     role = "client" if isinstance(own.me, Client) else "hub"
@@ -153,7 +153,7 @@ def act(chosen: argparse.Namespace) -> None:
 
 @common.of_network
 def act_rehearse(chosen: argparse.Namespace) -> None:
-    from ..parties.rehearsal import rehearse
+    from ..deployment.rehearsal import rehearse
 
     folder = chosen.out or Path("rehearsals") / chosen.file.stem
     say = _nothing if chosen.quiet else _say

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from ..config.runfile import RunFile
-from ..errors import SettingError
+from ..core.errors import SettingError
 from . import common
 
 
@@ -41,10 +41,10 @@ def add(verbs: common.Verbs) -> None:
 
 @common.of_network
 def act(chosen: argparse.Namespace) -> None:
-    from ..parties.log import Log
-    from ..parties.partyfile import PartyFile
-    from ..parties.predict import Predicting, Question
-    from ..trust.certificates import party_of
+    from ..deployment.keys.certificates import party_of
+    from ..deployment.log import Log
+    from ..deployment.party_file import PartyFile
+    from ..deployment.prediction.predict import Predicting, Question
 
     own = PartyFile.read(chosen.party)
     question = None

@@ -8,9 +8,9 @@ from typing import TextIO
 from tqdm import tqdm
 
 from ..data.federated import Federated
-from ..job import Watcher
-from ..progress import Bar, said
 from ..records.record import Record
+from ..runs.job import Watcher
+from ..runs.progress import Bar, said
 
 STOPPING = "stopping after this round; once more stops at once"
 

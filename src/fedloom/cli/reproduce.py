@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from ..errors import SettingError
+from ..core.errors import SettingError
 from ..reproduce.conduct import Conduct, One
 from ..reproduce.experiment import Experiment, names
 from ..reproduce.results import Result, conclude, how, in_short, latest, told_time

@@ -7,14 +7,14 @@ import sys
 from pathlib import Path
 
 from ..config.runfile import RunFile
-from ..engines.ranks import WAIT, Ranks, joined, restarted
-from ..errors import SettingError
-from ..following import Follower
-from ..job import Job
-from ..privacy import in_words
+from ..core.errors import SettingError
+from ..engines.multiprocess.ranks import WAIT, Ranks, joined, restarted
+from ..privacy.settings import in_words
 from ..records.record import GREW, grew
 from ..report.page import write_report
-from ..run import Run
+from ..runs.follower import Follower
+from ..runs.job import Job
+from ..runs.run import Run
 from . import common
 from .progress import watcher
 

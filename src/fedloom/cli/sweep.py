@@ -10,9 +10,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-from ..errors import FedLoomError, SettingError, nearest
+from ..core.errors import FedLoomError, SettingError, nearest
 from ..report.compare import MOST, compare
-from ..sweep import Sweep, by_point
+from ..runs.sweep import Sweep, by_point
 from . import common
 from .compare import runs_in
 

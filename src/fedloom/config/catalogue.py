@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..registry import algorithms, datasets, losses, metrics, models
-from ..settings import REQUIRED, Field, fields_of
+from ..core.registry import algorithms, datasets, losses, metrics, models
+from ..core.settings import REQUIRED, Field, fields_of
 from .convert import described, plain
 from .sections import FILLED, about
 

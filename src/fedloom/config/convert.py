@@ -9,9 +9,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, get_args
 
-from ..algorithms.stepsize import RULES, StepSize
-from ..errors import SettingError, nearest
-from ..settings import REQUIRED, BadKey, Field, Limit, Path, Reader, fields_of
+from ..algorithms.step_sizes import RULES, StepSize
+from ..core.errors import SettingError, nearest
+from ..core.settings import REQUIRED, BadKey, Field, Limit, Path, Reader, fields_of
 
 
 def table(fields: Mapping[str, Field], values: Mapping[str, Any], path: Path) -> dict[str, Any]:

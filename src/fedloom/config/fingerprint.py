@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from ..errors import DataError
+from ..core.errors import DataError
 from .runfile import RunFile
 
 LOCAL: dict[str, tuple[str, ...]] = {

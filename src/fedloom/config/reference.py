@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..algorithms.stepsize import RULES
-from ..privacy import Privacy
-from ..settings import Field, fields_of
+from ..algorithms.step_sizes import RULES
+from ..core.settings import Field, fields_of
+from ..privacy.settings import Privacy
 from . import sections
 from .catalogue import catalogue, told
 from .sections import Engine, Evaluation, Output, about

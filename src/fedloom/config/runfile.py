@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..algorithms.base import Algorithm
-from ..data.cut import Partition
-from ..errors import SettingError, nearest
-from ..federation.clock import Network
-from ..registry import algorithms, metrics
-from ..settings import BadKey, Field, fields_of
+from ..algorithms.contract import Algorithm
+from ..core.errors import SettingError, nearest
+from ..core.registry import algorithms, metrics
+from ..core.settings import BadKey, Field, fields_of
+from ..core.toml import dumps
+from ..data.partition.partition import Partition
+from ..fabric.simclock.clock import Network
 from . import sections
 from .convert import made, plain_table, table
 from .lines import key_lines, line_of
 from .sections import Engine, Evaluation, Output
-from .writing import dumps
 
 SECTIONS = (
     "data",

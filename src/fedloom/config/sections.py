@@ -11,15 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from ..arithmetic import Precision
-from ..data import sets as _sets  # noqa: F401  (registers the data sets)
-from ..data.cut import Partition
-from ..data.tables import read_tables
-from ..errors import SettingError
-from ..federation.clock import Network
+from ..core.arithmetic import Precision
+from ..core.errors import SettingError
+from ..core.registry import Registry, algorithms, datasets, losses, models
+from ..core.settings import BadKey, Field, Path, Share, at_least, fields_of
+from ..data import datasets as _sets  # noqa: F401  (registers the data sets)
+from ..data.partition.partition import Partition
+from ..data.tables.read import read_tables
+from ..fabric.simclock.clock import Network
 from ..models.task import Combine
-from ..registry import Registry, algorithms, datasets, losses, models
-from ..settings import BadKey, Field, Path, Share, at_least, fields_of
 from .convert import table
 
 FILLED = (

@@ -21,10 +21,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..checked import check_settings, checked
-from ..errors import DataError, InputError, SettingError, nearest, reason
-from ..registry import datasets
-from ..settings import fields_of
+from ..core.checked import check_settings, checked
+from ..core.errors import DataError, InputError, SettingError, nearest, reason
+from ..core.registry import datasets
+from ..core.settings import fields_of
 from .dataset import Dataset
 
 ENVIRONMENT = "FEDLOOM_DATA"

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ..errors import DataError, SettingError
-from ..rng import Streams
+from ..core.errors import DataError, SettingError
+from ..core.rng import Streams
 
 Goal = Literal["classes", "binary", "number"]
 

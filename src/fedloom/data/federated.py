@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..errors import DataError, SettingError
-from ..federation.topology import Client, title
-from ..settings import shown, with_article
+from ..core.errors import DataError, SettingError
+from ..core.settings import shown, with_article
+from ..core.topology import Client, title
 from .dataset import Dataset, Goal
 from .placement import Placement
 
 if TYPE_CHECKING:
-    from .cut import Cut
-    from .overlap import Overlap
-    from .prepare import Preparation
+    from .partition.partition import Cut
+    from .tables.id_overlap import Overlap
+    from .tables.prepare import Preparation
 
 NAMED = 5  # clients, where there are many
 

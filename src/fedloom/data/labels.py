@@ -10,10 +10,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ..errors import DataError
-from ..federation.topology import Client, title
-from .columns import Cells, Words, as_floats, as_words, not_numbers, number_text
+from ..core.errors import DataError
+from ..core.topology import Client, title
 from .dataset import Goal
+from .tables.columns import Cells, Words, as_floats, as_words, not_numbers, number_text
 
 FEW_NUMBERS = 20  # up to so many different whole numbers are guessed to be classes
 MOST_CLASSES = 1000

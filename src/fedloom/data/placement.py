@@ -16,10 +16,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ..checked import checked
-from ..errors import DataError, nearest, reason
-from ..federation.topology import Client, Party, Topology, known_to, title
-from ..settings import shown
+from ..core.checked import checked
+from ..core.errors import DataError, nearest, reason
+from ..core.settings import shown
+from ..core.topology import Client, Party, Topology, known_to, title
 
 Ids = npt.NDArray[Any]
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
 from ..algorithms.releasing import noisy
-from ..federation.topology import Client, title
-from ..run import Run
+from ..core.topology import Client, title
+from ..runs.run import Run
 from .explanation import Sent
 
 NAMED = 3  # clients, or silos, that are named one by one

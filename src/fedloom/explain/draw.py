@@ -7,8 +7,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from ..federation.topology import Client
-from ..files import SHARED, write_bytes
+from ..core.files import SHARED, write_bytes
+from ..core.topology import Client
 from ..report import style
 from .explanation import Explanation, Line, Work
 from .lanes import Lane, Repeat, arrows, counted, lanes_of, place_of, repeats, shortened

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..federation.ledger import Line as Booked
-from ..federation.messages import Direction, Kind, Tier
-from ..federation.topology import Client, Party, Topology, title
+from ..core.topology import Client, Party, Topology, title
+from ..fabric.kinds import Direction, Kind, Tier
+from ..fabric.ledger import Line as Booked
 
 UNPROTECTED = "none: the receiver reads it"
 

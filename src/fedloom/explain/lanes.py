@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ..federation.topology import SERVER, Client, Party
+from ..core.topology import SERVER, Client, Party
 from ..report.words import size
 from .explanation import Explanation, Line, Work
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
-from ..federation.topology import Client
+from ..core.topology import Client
 from .explanation import Explanation, Line, Work
 from .lanes import Lane, Repeat, arrows, counted, lanes_of, place_of, repeats
 

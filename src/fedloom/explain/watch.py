@@ -9,19 +9,19 @@ from typing import Any
 
 import torch
 
-from .. import tree
-from ..algorithms.base import Algorithm
-from ..data.partition import partition
-from ..engines.party import PartyEngine
-from ..federation.local import Local
-from ..federation.messages import Direction, Key, Kind, Message, Tier
-from ..federation.placed import AtClients, AtHubs, Placed
-from ..federation.schedule import Everyone, Moment, Schedule
-from ..federation.topology import Client
+from ..algorithms.contract import Algorithm
+from ..core import tree
+from ..core.placed import AtClients, AtHubs, Placed
+from ..core.registry import algorithms
+from ..core.topology import Client
+from ..data.partition.arrays import partition
+from ..engines.party.engine import PartyEngine
+from ..fabric.kinds import Direction, Key, Kind, Message, Tier
+from ..fabric.local_work import Local
+from ..fabric.schedule import Everyone, Moment, Schedule
 from ..models.library import linear
 from ..models.task import Task
-from ..registry import algorithms
-from ..run import Run, play
+from ..runs.run import Run, play
 from ..transports.memory import MemoryTransport
 from .computable import computable
 from .explanation import Explanation, Sent, Shape, Work

@@ -12,8 +12,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from ..errors import InputError, ModelError
-from ..settings import shown
+from ..core.errors import InputError, ModelError
+from ..core.settings import shown
 
 Params = dict[str, Tensor]
 Source = nn.Module | Callable[[], nn.Module]

@@ -17,8 +17,8 @@ from torch.func import functional_call, vmap
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import UninitializedParameter
 
-from ..errors import ModelError
-from ..slope import grad
+from ..core.errors import ModelError
+from ..core.gradients import grad
 from .block import Block, Params
 
 _EVAL = "put it in eval mode before handing the module over"

@@ -14,9 +14,9 @@ from typing import Annotated, Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..checked import checked
-from ..registry import models
-from ..settings import Count, at_least
+from ..core.checked import checked
+from ..core.registry import models
+from ..core.settings import Count, at_least
 from .block import Source
 
 

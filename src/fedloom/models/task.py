@@ -20,23 +20,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .. import tree
-from ..checked import checked
+from ..core import tree
+from ..core.checked import checked
+from ..core.errors import DataError, FedLoomError, ModelError, SettingError, nearest
+from ..core.payload import RowWord, travels
+from ..core.placed import Noise
+from ..core.registry import losses
+from ..core.rng import Stream, Streams
+from ..core.settings import at_least
 from ..data.dataset import LOSSES
 from ..data.federated import Federated, check_data
 from ..data.placement import Placement
-from ..errors import DataError, FedLoomError, ModelError, SettingError, nearest
-from ..federation.messages import RowWord, travels
-from ..federation.placed import Noise
-from ..losses import Loss
-from ..registry import losses
-from ..rng import Stream, Streams
-from ..settings import at_least
 from .block import Block, Params, Source
 from .check import check_block
-from .fill import joint_width, sized_blocks, sized_top
-from .guard import guarded
+from .clipping import guarded
 from .library import Maker, both, in_a_row
+from .losses import Loss
+from .sizing import joint_width, sized_blocks, sized_top
 
 Combine = Literal["sum", "concat"]
 Spec = tuple[tuple[int, ...], torch.dtype]

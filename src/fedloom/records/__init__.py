@@ -1,1 +1,4 @@
-"""What a run leaves behind: records, checkpoints, a manifest."""
+"""What a run leaves behind: records, checkpoints, a manifest.
+
+May import: core, data, fabric, config.
+"""

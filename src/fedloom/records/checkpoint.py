@@ -14,12 +14,12 @@ from typing import Any
 
 from torch import Tensor
 
-from .. import seal, tree
-from ..errors import DataError
-from ..federation.ledger import Ledger
-from ..federation.schedule import Recorded
-from ..run import Snapshot
+from ..core import seal, tree
+from ..core.errors import DataError
+from ..fabric.ledger import Ledger
+from ..fabric.schedule import Recorded
 from .record import Record
+from .snapshot import Snapshot
 
 FORM = 3
 

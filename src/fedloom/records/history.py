@@ -15,12 +15,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..crash import crash
-from ..errors import DamagedError
-from ..files import second_name, telling
-from ..run import Snapshot
+from ..core.crash_points import crash
+from ..core.errors import DamagedError
+from ..core.files import second_name, telling
 from .checkpoint import Checkpoint, load_checkpoint, round_of, save_checkpoint
 from .record import Record
+from .snapshot import Snapshot
 
 CHECKPOINT = "checkpoint.safetensors"
 CURE = "restore the folder from a backup, or begin the run again in another folder"

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from ..config.runfile import RunFile
+from ..core.errors import DataError
+from ..core.files import SHARED, write_json
 from ..data.federated import Federated
-from ..errors import DataError
-from ..files import SHARED, write_json
 
 NAME = "manifest.json"
 PACKAGES = ("fedloom", "torch", "numpy", "scikit-learn", "pyarrow", "safetensors")

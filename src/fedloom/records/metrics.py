@@ -22,9 +22,9 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from ..core.errors import SettingError
+from ..core.registry import metrics as registered
 from ..data.dataset import Goal
-from ..errors import SettingError
-from ..registry import metrics as registered
 
 Metrics = dict[str, float | None]
 Array = npt.NDArray[Any]

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import DataError
-from ..files import SHARED, append_line, write_text
+from ..core.errors import DataError
+from ..core.files import SHARED, append_line, write_text
 from .metrics import Metrics
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..errors import SettingError
+from ..core.errors import SettingError
 from .record import Record
 
 

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..errors import DataError, nearest
+from ..core.errors import DataError, nearest
 from . import style, words
 from .curves import Axis, Curve, at, curve, drawn
 from .folder import RunFolder, read_run

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from itertools import compress
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
-from ..errors import DataError, nearest
+from ..core.errors import DataError, nearest
 from . import style, words
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..errors import DataError
+from ..core.errors import DataError
 from ..records.metrics import HEADLINE
 from ..records.record import GREW, Record, grew
 

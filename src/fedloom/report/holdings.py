@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..rng import Floats
+from ..core.rng import Floats
 from . import style
 
 if TYPE_CHECKING:

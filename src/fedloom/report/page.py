@@ -7,7 +7,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..privacy import ASSUMED, in_words
+from ..privacy.settings import ASSUMED, in_words
 from . import bars, bill, style, words
 from .curves import Axis, banded, close_up, panels
 from .folder import RunFolder, read_run

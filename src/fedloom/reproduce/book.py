@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..errors import ExistsError
-from ..files import SHARED, write_json
+from ..core.errors import ExistsError
+from ..core.files import SHARED, write_json
 from .conduct import Conduct, check
 from .experiment import Experiment, names
 from .figure import figure

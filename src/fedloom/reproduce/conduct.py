@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from ..config.runfile import RunFile
-from ..errors import ExistsError, InterruptedRun, NotFiniteError
-from ..files import SHARED, write_text
-from ..job import Job, Watcher
+from ..core.errors import ExistsError, InterruptedRun, NotFiniteError
+from ..core.files import SHARED, write_text
 from ..records.history import Checkpoints
 from ..records.record import read_records
-from ..sweep import by_point, is_finished
+from ..runs.job import Job, Watcher
+from ..runs.sweep import by_point, is_finished
 from . import theory
 from .experiment import Experiment, Setting, merged
 from .lines import Line

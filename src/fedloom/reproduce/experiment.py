@@ -28,8 +28,8 @@ from typing import Any
 
 from ..config.runfile import SECTIONS, RunFile
 from ..config.sections import algorithm_fields
-from ..config.writing import dumps
-from ..errors import SettingError, nearest
+from ..core.errors import SettingError, nearest
+from ..core.toml import dumps
 
 Tables = Mapping[str, Any]
 

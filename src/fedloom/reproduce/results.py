@@ -15,7 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from ..files import SHARED, write_json, write_text
+from ..core.files import SHARED, write_json, write_text
 from ..records.manifest import Manifest, commit
 from .conduct import Conduct, One, rows_per_second, seconds
 from .experiment import Experiment

@@ -25,11 +25,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ..algorithms import TDCD
-from ..build import build_data, build_run
 from ..config.runfile import RunFile
 from ..records.manifest import Manifest
 from ..records.record import Record, write_records
-from ..run import Run
+from ..runs.build import build_data, build_run
+from ..runs.run import Run
 
 Floats = npt.NDArray[np.float64]
 

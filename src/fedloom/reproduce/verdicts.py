@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import SettingError, nearest
+from ..core.errors import SettingError, nearest
 from .lines import Floats, Line, Measure
 
 Told = Mapping[str, Any]

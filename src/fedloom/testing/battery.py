@@ -23,26 +23,17 @@ from unittest import mock
 import numpy as np
 import torch
 
-from .. import tree
-from ..algorithms.base import Algorithm
+from ..algorithms.contract import Algorithm
+from ..core import tree
+from ..core.topology import Party
 from ..data.placement import Placement, Shard
-from ..engines import chunks
-from ..engines.apart import one_silo_each, run_apart
-from ..engines.stacked import StackedEngine
-from ..federation.fabric import Fabric
-from ..federation.schedule import (
-    START,
-    Bools,
-    Drawn,
-    Everyone,
-    Moment,
-    Recorded,
-    Schedule,
-    Scripted,
-)
-from ..federation.topology import Party
+from ..engines.party.in_threads import one_silo_each, run_apart
+from ..engines.stacked import chunks
+from ..engines.stacked.engine import StackedEngine
+from ..fabric.schedule import START, Bools, Drawn, Everyone, Moment, Recorded, Schedule, Scripted
+from ..fabric.verbs import Fabric
 from ..models.task import Task
-from ..run import Run, play
+from ..runs.run import Run, play
 from .samples import CLASSES, alike, sample_of
 
 ROUNDS = 3

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from ..algorithms.base import Algorithm
-from ..data.partition import partition
+from ..algorithms.contract import Algorithm
+from ..data.partition.arrays import partition
 from ..data.placement import Placement
 from ..models.library import linear, lstm, mlp
 from ..models.task import Task

@@ -13,9 +13,9 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
-from ..errors import AbortedError, FedLoomError, LostError
-from ..federation.messages import AT_THE_END, Key, Message
-from ..federation.topology import Party, title
+from ..core.errors import AbortedError, FedLoomError, LostError
+from ..core.topology import Party, title
+from ..fabric.kinds import AT_THE_END, Key, Message
 
 SLICE = 1.0  # seconds: who sleeps so long and wakes up much later was stopped
 

@@ -19,11 +19,11 @@ from typing import Annotated, NamedTuple
 
 from msgspec import Meta, MsgspecError, Struct, msgpack
 
-from ..errors import FrameError, NotFiniteError, OutOfStepError, RefusedError
-from ..federation.attempts import Held, Line, tag
-from ..federation.messages import AT_THE_END, Key, Message
-from ..federation.permits import Bounds, Permits
-from ..federation.topology import Client, Party, title
+from ..core.errors import FrameError, NotFiniteError, OutOfStepError, RefusedError
+from ..core.topology import Client, Party, title
+from ..fabric.attempts import Held, Line, tag
+from ..fabric.kinds import AT_THE_END, Key, Message
+from ..fabric.permits import Bounds, Permits
 from . import wire
 from .base import Mailbox
 from .position import Position

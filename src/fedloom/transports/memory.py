@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .. import tree
-from ..errors import ProtocolError
-from ..federation.messages import Message
-from ..federation.topology import Party, title
+from ..core import tree
+from ..core.errors import ProtocolError
+from ..core.topology import Party, title
+from ..fabric.kinds import Message
 from .base import Mailbox
 
 

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ..errors import OutOfStepError
-from ..federation.attempts import Held, Line
-from ..federation.topology import Client, Party, title
+from ..core.errors import OutOfStepError
+from ..core.topology import Client, Party, title
+from ..fabric.attempts import Held, Line
 
 
 class Greeting(Protocol):

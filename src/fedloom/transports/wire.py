@@ -23,9 +23,10 @@ import torch
 from msgspec import Struct
 from torch import Tensor
 
-from ..errors import FrameError
-from ..federation.messages import RECORDS, Key, Message
-from ..federation.topology import Client, Party, title
+from ..core.errors import FrameError
+from ..core.payload import RECORDS
+from ..core.topology import Client, Party, title
+from ..fabric.kinds import Key, Message
 
 MAGIC = b"FDL1"
 HEAD = struct.Struct(">4sI32s")

@@ -8,7 +8,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from fedloom.registry import models
+from fedloom.core.registry import models
 
 
 class Bumps(nn.Module):

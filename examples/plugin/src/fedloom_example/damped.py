@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Self
 
-from fedloom import tree
 from fedloom.algorithms import TDCD, Draw, State, Twin
-from fedloom.federation.fabric import Fabric
+from fedloom.core import tree
+from fedloom.core.registry import algorithms
+from fedloom.fabric.verbs import Fabric
 from fedloom.models.task import Theta
-from fedloom.registry import algorithms
 
 
 @algorithms.register("damped-tdcd")

@@ -1,0 +1,88 @@
+"""Local steps of a client with fewer rows than columns.
+
+Steps on the same rows X move the weights W of a first layer by sums of these rows: W_q = W + C_q'X.
+What it gives for them is X W_q' = X W' + (X X') C_q. So these products and C_q do in place of
+weights until the last step is taken: numbers for rows by rows, not for columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..core.gradients import grad, shortened
+from ..core.placed import Batch, Rows
+from ..models.task import Part, Theta
+
+FEWER = 2  # columns for each row from which it takes less time
+
+Descend = Callable[[Any, Any, Tensor, Tensor, float], Any]
+
+
+def are_few(part: Part, theta: Theta, given: Rows, batch: Batch) -> bool:
+    """Whether an engine wants no more time than that takes, and these are such rows."""
+    first, x = part.block.first, batch.x
+    if first is None or first.weights not in theta.block or not shortened():
+        return False
+    if batch.mask.ndim > 1 or given.mask.is_floating_point():  # other rows in every step; shares
+        return False
+    if torch.is_autocast_enabled(x.device.type) or (x.ndim > 2 and not first.flattens):
+        return False
+    return FEWER * x.shape[0] <= theta.block[first.weights].shape[1]
+
+
+class Product:
+    """A first layer's weights, of which no more is known than what they give for the rows."""
+
+    def __init__(self, product: Tensor):
+        self.product, self.dtype = product, product.dtype
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        assert func is F.linear, func
+        _, weight, bias = args
+        return weight.product if bias is None else weight.product + bias
+
+
+def sgd(
+    loss: Callable[..., Tensor],
+    part: Part,
+    theta: Theta,
+    given: Rows,
+    batch: Batch,
+    lr: Tensor,
+    l2: float,
+    descend: Descend,
+) -> Theta:
+    """What plain steps give, but for the last digits."""
+    assert part.block.first is not None
+    name = part.block.first.weights
+    x, start = batch.x.flatten(1), theta.block[name]
+    together, product = x @ x.T, F.linear(x, start)
+    # of the weights: what they give for the rows, how often each row is in them, and the start
+    first = product, torch.zeros_like(product), torch.ones_like(lr[0])
+    others = theta._replace(block={k: v for k, v in theta.block.items() if k != name})
+
+    def of(others: Theta, product: Tensor) -> Tensor:
+        block: dict[str, Any] = {**others.block, name: Product(product)}
+        return loss(others._replace(block=block), part, given, batch)
+
+    for eta in lr:
+        slope, by_product = grad(of, (0, 1))(others, first[0])
+        moves = together @ by_product, by_product, torch.zeros_like(eta)
+        others = descend(others, slope, given.mask, eta, l2)
+        first = descend(first, moves, given.mask, eta, l2)
+    _, rows, share = first
+    weights = torch.addmm(start, rows.T, x) if not l2 else share * start + rows.T @ x
+    block = {k: weights if k == name else others.block[k] for k in theta.block}
+    return others._replace(block=block)

@@ -1,0 +1,4 @@
+"""HyFEM: hybrid federated matched averaging of clients' models.
+
+May import: what algorithms may.
+"""

@@ -1,0 +1,129 @@
+"""What HyFEM's hub does with models: give each client its own part, and put the parts together.
+
+Pure functions of the global model, everyone's views and everyone's map Pi_m.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...core.errors import DataError, SettingError, nearest
+from ...data.placement import Placement
+from ...models.matching import Ints, average, identity, match, project
+from ...models.multiview import columns, hidden_widths, layers, perceptron, view_of, views_of
+from ...models.task import Theta
+
+Lists = Mapping[str, Sequence[int]]
+Maps = dict[str, tuple[Tensor, ...]]  # client -> Pi_m: of each hidden layer, the global neurons
+
+
+class Server(NamedTuple):
+    """The global model (extractors and theta_0), and everyone's place in it."""
+
+    theta: Theta
+    maps: Maps
+
+
+def theta_of(server: Server) -> Theta:
+    return server.theta
+
+
+def maps_of(server: Server) -> Maps:
+    return server.maps
+
+
+def first_maps(theta: Theta, names: Sequence[str], widths: Lists) -> Maps:
+    """Neuron i of every client is neuron i of theta_0."""
+    most = hidden_widths(theta.block)
+    return {name: _tensors(identity(widths.get(name, most)), theta) for name in names}
+
+
+def own_model(theta: Theta, views: Sequence[int], pi: tuple[Tensor, ...]) -> Theta:
+    """A client's: theta_d of its views, and Pi_m theta_0."""
+    block = theta.block
+    all_views = perceptron(block, columns(block, views_of(block)))
+    mine = project(all_views, columns(block, sorted(views)), _arrays(pi))
+    extractors = {name: a for name, a in block.items() if view_of(name) in views}
+    return Theta(extractors | layers(mine, block["layers.0.bias"]), {})
+
+
+def merge(
+    server: Server, came: Mapping[str, Theta], views: Lists, sweeps: int, price: float
+) -> Server:
+    """Extractors averaged view by view over those who hold the view; perceptrons matched, and
+    averaged neuron by neuron. Those who did not come keep their places."""
+    block = server.theta.block
+    inputs = {name: columns(block, sorted(views[name])) for name in server.maps}
+    before = perceptron(block, columns(block, views_of(block)))
+    nets = {name: perceptron(mine.block, inputs[name]) for name, mine in came.items()}
+    places = {name: _arrays(pi) for name, pi in server.maps.items()}
+    if sweeps:
+        places |= match(before, nets, places, sweeps, price).maps
+    after = average(before, nets, places, inputs)
+    extractors = {
+        name: _mean([mine.block[name] for mine in came.values() if name in mine.block], a)
+        for name, a in block.items()
+        if view_of(name) is not None
+    }
+    theta = Theta(extractors | layers(after, block["layers.0.bias"]), {})
+    return Server(theta, {name: _tensors(pi, theta) for name, pi in places.items()})
+
+
+def _mean(each: list[Tensor], otherwise: Tensor) -> Tensor:
+    """In double precision; `otherwise` where nobody came."""
+    return torch.stack(each).double().mean(0).to(otherwise) if each else otherwise
+
+
+def _arrays(pi: tuple[Tensor, ...]) -> tuple[Ints, ...]:
+    return tuple(places.cpu().numpy() for places in pi)
+
+
+def _tensors(pi: tuple[Ints, ...], like: Theta) -> tuple[Tensor, ...]:
+    device = like.block["layers.0.bias"].device
+    return tuple(torch.from_numpy(places).to(device) for places in pi)
+
+
+def without_views(placement: Placement, views: Lists) -> Placement:
+    """Zeros in the views that `views` does not give a client."""
+    x = {silo: mine.clone() for silo, mine in placement.x.items()}
+    for silo, mine in x.items():
+        for client, rows in placement.held(silo).items():
+            for view in set(range(mine.shape[1])) - set(views.get(client.name, ())):
+                mine[rows, view] = 0
+    return replace(placement, x=x)
+
+
+# What is refused
+
+
+def check_zeros(placement: Placement, views: Lists, count: int) -> None:
+    """Views that a client lacks must be zeros in its rows."""
+    (silo,) = placement.topology.silos
+    for client, rows in placement.held(silo).items():
+        lacking = sorted(set(range(count)) - set(views[client.name]))
+        hit = (placement.x[silo][rows][:, lacking] != 0).transpose(0, 1).flatten(1).any(1)
+        for view, wrong in zip(lacking, hit.tolist(), strict=True):
+            if wrong:
+                raise DataError(
+                    f"client {client} has numbers in view {view}, which `views` does not give it: "
+                    "add the view there, or make it zeros"
+                )
+
+
+def check_widths(widths: Lists, clients: Sequence[str], most: Sequence[int]) -> None:
+    """Of known clients, for every hidden layer, from 1 to that of the whole model."""
+    for name, mine in widths.items():
+        if name not in clients:
+            raise SettingError(f"widths: there is no client {name!r}{nearest(name, clients)}")
+        if len(mine) != len(most):
+            raise SettingError(f"widths: {name!r} has {len(mine)}, the model {len(most)} layers")
+        for width, limit in zip(mine, most, strict=True):
+            if not isinstance(width, int) or not 1 <= width <= limit:
+                raise SettingError(
+                    f"widths: {name!r} has {width!r}; it must be from 1 to {limit}, the model's own"
+                )

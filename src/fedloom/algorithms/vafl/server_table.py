@@ -1,0 +1,139 @@
+"""The desk of the master of an asynchronous algorithm: the last embedding of every silo and row,
+when it came, the labels, and the master's own model theta_0.
+
+A desk has a row for each row of the data, and a visit is about a few of them. So what comes is
+written into its tables in place: into the copy that a round of visits has for itself (see
+Fabric.visits), never into the state before the round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...core import tree
+from ...core.gradients import grad
+from ...core.placed import Rows
+from ...core.rng import Streams
+from ...models.block import Params
+from ...models.task import Part, Shapes, Theta
+
+NEVER, BEFORE = -2, -1  # turns of rows that never came, and of those that came before training
+BINS = 1024  # of the histogram of delays; the last is open
+
+Parts = Mapping[str, Part]
+
+
+class Desk(NamedTuple):
+    """`phi`: every silo's embeddings side by side, in hub order. `turn`: in which of the master's
+    turns they came. `delays`: how often an embedding of another silo was so many turns old when it
+    was used; `calls`: how often the master called for fresh ones."""
+
+    head: Params
+    phi: Tensor  # [size, all widths]
+    turn: Tensor  # [size, silos]
+    y: Tensor
+    labelled: Tensor  # [size]
+    delays: Tensor  # [BINS]
+    calls: Tensor
+
+
+def empty(parts: Parts, streams: Streams, size: int) -> Desk:
+    """Nothing came yet; theta_0 as it starts."""
+    part = next(iter(parts.values()))
+    shapes, device = part.shapes, part.device
+    label, label_type = shapes.label
+    return Desk(
+        part.initial(streams).head,
+        torch.zeros(size, sum(shapes.width.values()), dtype=shapes.dtype, device=device),
+        torch.full((size, len(shapes.width)), NEVER, device=device),
+        torch.zeros(size, *label, dtype=label_type, device=device),
+        torch.zeros(size, dtype=torch.bool, device=device),
+        torch.zeros(BINS, dtype=torch.int64, device=device),
+        torch.zeros((), dtype=torch.int64, device=device),
+    )
+
+
+def put(desk: Desk, shapes: Shapes, silo: str, ids: Tensor, rows: Rows, turn: int) -> None:
+    """Newer embeddings of some rows."""
+    at, widths = list(shapes.width).index(silo), list(shapes.width.values())
+    ids, value = _real(ids, rows)
+    desk.phi.narrow(1, sum(widths[:at]), widths[at])[ids] = value
+    desk.turn.select(1, at)[ids] = turn
+
+
+def put_labels(desk: Desk, ids: Tensor, rows: Rows) -> None:
+    ids, value = _real(ids, rows)
+    desk.y[ids], desk.labelled[ids] = value, True
+
+
+def _real(ids: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
+    """The rows that came."""
+    return (ids, rows.value) if bool(rows.mask.all()) else (ids[rows.mask], rows.value[rows.mask])
+
+
+def fresh(desk: Desk, ids: Tensor, turn: int, oldest: int | None) -> Tensor:
+    """Whether each silo's embedding of these rows is here, and came at most `oldest` turns ago."""
+    since = BEFORE if oldest is None else max(BEFORE, turn - oldest)
+    return desk.turn[ids] >= since
+
+
+class Slopes(NamedTuple):
+    """Derivatives of the loss: by theta_0 (the mean over the rows), and row by row by one silo's
+    embeddings. `rows`: how many there were."""
+
+    head: Params
+    phi: Rows
+    rows: int
+
+
+def slopes(part: Part, desk: Desk, ids: Tensor, mask: Tensor) -> Slopes:
+    """Both derivatives of the loss of some rows, with the embeddings as they lie here. Rows that
+    do not count are replaced by one that does: zeros may have no derivative."""
+    count = int(mask.sum())
+    if count < len(ids):
+        ids = torch.where(mask, ids, ids[mask.to(torch.int8).argmax()])
+    joint = desk.phi[ids]
+    if part.combine == "sum":
+        joint = joint.unflatten(1, (-1, part.shapes.joint)).sum(1)
+    if part.head is None:
+        by_head, by_joint = {}, part.loss.slopes(joint, desk.y[ids])
+    else:
+        by_head, by_joint = grad(total_loss, (0, 1))(desk.head, joint, part, desk.y[ids], mask)
+    if count < len(ids):
+        by_joint = torch.where(mask[:, None], by_joint, 0.0)
+    head = tree.map_tensors(lambda g: g / count if count else torch.zeros_like(g), by_head)
+    return Slopes(head, Rows(part.share(by_joint, part.silo), mask), count)
+
+
+def total_loss(head: Params, joint: Tensor, part: Part, y: Tensor, mask: Tensor) -> Tensor:
+    rows = part.loss.rows(part.scores(Theta({}, head), joint), y)
+    return torch.where(mask, rows, 0.0).sum()
+
+
+def count_delays(desk: Desk, ids: Tensor, turn: int) -> None:
+    """The delays tau of the other silos' embeddings of these rows, added to the histogram."""
+    old = (turn - desk.turn[ids]).clamp(0, BINS - 1)
+    desk.delays.add_(torch.bincount(old.flatten(), minlength=BINS))
+    desk.delays[0] -= len(ids)  # the visitor's own, which came in this turn
+
+
+def summary(desk: Desk) -> dict[str, Any]:
+    """The delays in a few numbers, and how many there were of each; of the last, open bin only its
+    beginning is known."""
+    counts = desk.delays.double().cpu()
+    total = float(counts.sum())
+    if total == 0:
+        return {"recalls": float(desk.calls)}
+    share = counts.cumsum(0) / total
+    return {
+        "delay_mean": float((counts * torch.arange(BINS)).sum() / total),
+        "delay_median": float((share < 0.5).sum()),
+        "delay_95": float((share < 0.95).sum()),
+        "delay_max": float(counts.nonzero().max()),
+        "recalls": float(desk.calls),
+        "delays": counts[: int(counts.nonzero().max()) + 1].long().tolist(),
+    }

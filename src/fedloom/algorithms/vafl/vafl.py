@@ -1,0 +1,109 @@
+"""VAFL, vertical asynchronous federated learning.
+
+Chen, Jin, Sun, Yin: VAFL: a Method of Vertical Asynchronous Federated Learning, Algorithms 1 and 2.
+A silo that is active sends embeddings of a minibatch and gets the derivatives of the loss, which
+the master computes from the last embeddings that it has of the other silos. visiting.py is what
+happens at a visit (its line numbers are Algorithm 1's).
+
+Readings of the paper:
+- Its client m is our silo m: a hub and its clients. With one client a silo it is the paper's
+  algorithm; inside a silo, the hub averages what its clients make of their own rows.
+- The server's model theta_0 is the task's head; without one, embeddings are summed up. Derivatives
+  by theta_0 and by the embeddings are both taken at theta_0 before its step (Eqns. 2a, 2b).
+- The paper takes an embedding of every row for granted; here every silo sends all rows before the
+  first round. With `prime` off, a row counts once all silos have sent it.
+- t-synchronous (`group`): theta_0 moves once for t visitors, by the mean of their derivatives. With
+  t = M it is synchronous SGD.
+- Delays are counted in the master's turns: tau = 0 for what came in this turn. Bounded (Assumption
+  4): where an embedding of a visitor's row is more than D turns old, the master calls its silo for
+  the rows of that minibatch; rows it still does not get do not count. Unbounded: as it comes.
+- r(theta_m) = l2 |theta_m|^2 / 2; theta_0 has no regulariser. Theorems 1-4 are the step-size rules
+  `delay-bound` and `inverse-time`.
+- Perturbed embeddings (section 4) are the setting `privacy`: see releasing.py. Theorem 6 is not a
+  guarantee as printed; what can be promised instead is in fedloom/privacy.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Self
+
+from ...core.errors import SettingError
+from ...core.registry import algorithms
+from ...core.settings import Count, above, at_least
+from ...data.placement import Placement
+from ...models.task import Task
+from ..contract import Twin
+from ..releasing import SHIELDED
+from ..step_sizes import InverseTime, StepSize, step_size
+from .visiting import Visiting
+
+
+@algorithms.register("vafl")
+@dataclass(frozen=True)
+class VAFL(Visiting):
+    """Vertical asynchronous federated learning: silos visit a master that holds the labels."""
+
+    master_lr: Annotated[float | StepSize | None, above(0), "of theta_0, the head; none: as lr"] = (
+        None
+    )
+    group: Annotated[Count, "t, how many visitors the master waits for; 1: fully asynchronous"] = 1
+    max_delay: Annotated[
+        int | None,
+        at_least(1),
+        "D, turns after which an embedding is called for again; none: no bound",
+    ] = None
+
+    @property
+    def together(self) -> int:
+        return self.group
+
+    @property
+    def oldest(self) -> int | None:
+        return self.max_delay
+
+    def master_lr_of(self, turn: int, silos: int) -> float:
+        if self.master_lr is None:
+            return step_size(self.lr)(turn * self.local_steps)
+        return step_size(self.master_lr)(turn)
+
+    def check(self, task: Task, placement: Placement) -> None:
+        super().check(task, placement)
+        silos = len(placement.topology.silos)
+        if self.group > silos:
+            raise SettingError(
+                f"group (t) is {self.group}, but there are only {silos} silos to wait for: say "
+                f"{silos} or less"
+            )
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        return [
+            cls(lr=0.3, batch=12),
+            cls(lr=0.3, batch=12, max_delay=2, privacy=SHIELDED),
+            cls(lr=0.3, batch=9, group=2, weighting="rows", l2=0.02, prime=False),
+            cls(lr=0.3, batch=9, max_delay=2, visits=5, master_lr=0.1),
+            cls(lr=InverseTime(1.0, 8.0), batch=None, group=3, labels_at="birch", max_delay=1),
+        ]
+
+    @classmethod
+    def twins(cls) -> list[Twin]:
+        from ..central import Central
+        from ..fedbcd import FedBCD
+        from ..splitnn import SplitNN
+
+        falling: dict[str, Any] = {"lr": InverseTime(1.0, 8.0), "batch": 9, "local_steps": 2}
+        frozen = FedBCD(**falling, updates="frozen-gradient")
+        split = SplitNN(**falling)
+        sync = cls(lr=0.2, batch=9, l2=0.1, group=3, weighting="rows")
+        once = Central(lr=0.2, batch=9, l2=0.1)
+        fresh = cls(lr=0.2, batch=9, group=3, weighting="rows", visits=6, prime=False)
+        headed = cls(lr=0.2, batch=9, group=3)
+        twice = Central(lr=0.2, batch=9, local_steps=2, minibatch="fresh")
+        return [
+            Twin("t = M: SGD", sync, once, 3, None, complete=True),
+            Twin("two turns of t = M", fresh, twice, 3, None, complete=True),
+            Twin("with a head", headed, Central(lr=0.2, batch=9), 3, 1, head=True, complete=True),
+            Twin("t = M, Q steps", cls(**falling, group=3), frozen, 3, None, complete=True),
+            Twin("and a head", cls(**falling, group=3), split, 3, 1, head=True, complete=True),
+        ]

@@ -1,0 +1,345 @@
+"""What asynchronous split algorithms share: silos visit a master with the embeddings of a minibatch
+and learn from the derivatives it returns.
+
+- The master is the hub of the silo with the labels, or the server. Labels come to it with that
+  silo's embeddings, from its clients.
+- The n-th visit of a silo in a round is with the n-th minibatch of that round, which all silos
+  derive alike: silos that visit equally often work on the same rows.
+- A round is as many visits as there are silos (`visits`), rounded up to whole groups. The step size
+  is that of the master's turn: a common count of its answers.
+- A row counts for a visitor where the master has every silo's embedding of it, and its label. Rows
+  of an absent client lie there as they last came; those that never came count nowhere.
+- Inside a silo, clients take Q steps with the derivatives frozen, and the hub averages them.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...core import tree
+from ...core.errors import SettingError
+from ...core.placed import AtClients, AtHubs, Rows
+from ...core.rng import Streams
+from ...core.settings import Count, NotNegative, above, at_least
+from ...core.topology import SERVER
+from ...data.placement import Placement
+from ...fabric.kinds import Kind
+from ...fabric.releases import times
+from ...fabric.verbs import Fabric
+from ...fabric.visits import Asks, Visit
+from ...models.task import Part, Task, Theta
+from ...privacy.settings import Privacy
+from .. import local
+from ..central import LABELS, SCORES, labels_of, to_all
+from ..contract import Bill, Facts, Step, check_batch, label_silo
+from ..releasing import Releasing
+from ..step_sizes import StepSize, step_size
+from ..tdcd import EMBEDDING, HUB_EMBEDDING, MODEL, UPDATE
+from . import server_table as table
+from .costs import HUB_LABELS, OWN_SLOPE, PIECE, SLOPE, visit_bill
+from .server_table import Desk, Parts
+
+
+class VisitState(NamedTuple):
+    """Each hub's block of the model, and the master's desk."""
+
+    theta: AtHubs[Theta]
+    desk: AtHubs[Desk]
+
+
+class Common(NamedTuple):
+    """What every party knows of a round."""
+
+    streams: Streams
+    size: int
+    round: int
+
+
+class Kept(NamedTuple):
+    """What a silo keeps while it waits for the answer."""
+
+    theta_k: AtClients[Theta]
+    step: Step
+    ids: Tensor
+    noise_k: Any
+
+
+@dataclass(frozen=True)
+class Visiting(Releasing):
+    """Settings of all of them, and what happens at a visit."""
+
+    lr: Annotated[float | StepSize, above(0), "the silos' step size, or a rule for it"] = 0.1
+    batch: Annotated[int | None, at_least(1), "B, the rows of a minibatch; none: all"] = 100
+    local_steps: Annotated[Count, "Q, steps of a visit, with the derivatives frozen"] = 1
+    l2: Annotated[NotNegative, "weight of the regulariser |theta_m|^2 / 2"] = 0.0
+    weighting: Annotated[
+        Literal["uniform", "rows"], "of a silo's clients in its mean: all alike, or by their rows"
+    ] = "uniform"
+    labels_at: Annotated[str | None, "the silo that holds the labels; none: the first"] = None
+    master: Annotated[
+        Literal["hub", "server"], "who is visited: the hub of the label silo, or the server"
+    ] = "hub"
+    visits: Annotated[
+        int | None, at_least(1), "visits of a round; none: as many as there are silos"
+    ] = None
+    prime: Annotated[bool, "before the first round, every silo sends embeddings of all rows"] = True
+    privacy: Annotated[Privacy | None, "noise on embeddings that leave a client"] = None
+
+    State: ClassVar[type[Any]] = VisitState
+    asynchronous: ClassVar[bool] = True
+
+    # What kinds of it differ in
+
+    @property
+    def together(self) -> int:
+        """t, how many visitors the master waits for."""
+        return 1
+
+    @property
+    def oldest(self) -> int | None:
+        """D, how many turns old an embedding may be."""
+        return None
+
+    @abstractmethod
+    def master_lr_of(self, turn: int, silos: int) -> float:
+        """The step size of theta_0."""
+
+    def check(self, task: Task, placement: Placement) -> None:
+        self.check_privacy(task)
+        check_batch(self.batch, placement)
+        label_silo(self.labels_at, placement)
+        if self.master == "server" and not placement.topology.server:
+            raise SettingError(
+                'master: this federation has no server; say "hub", or place the rows with a server'
+            )
+
+    def start(self, fed: Fabric) -> VisitState:
+        streams = fed.known(fed.streams)
+        theta = fed.at_hubs(block_only, fed.part, streams)
+        size = fed.known(fed.size)
+        return VisitState(theta, fed.at(self.at(fed), table.empty, fed.parts, streams, size))
+
+    def draw(self, fed: Fabric) -> Common:
+        return Common(fed.streams, fed.size, fed.round)
+
+    def round(self, fed: Fabric, state: VisitState, draw: Common) -> VisitState:
+        if self.prime and fed.round == 0:
+            state = self.primed(fed, state)
+        theta, desk = fed.visits(
+            self.ask,
+            self.answer,
+            self.learn,
+            state.theta,
+            state.desk,
+            at=self.at(fed),
+            reply=SLOPE,
+            turns=self.turns(len(fed.silos)),
+            group=self.together,
+            again=None if self.oldest is None else self.again,
+            given=draw,
+        )
+        return VisitState(theta, desk)
+
+    # A visit
+
+    def ask(
+        self, silo: Fabric, theta: AtHubs[Theta], visit: Visit
+    ) -> tuple[dict[Kind, AtHubs[Any]], Kept]:
+        """Algorithm 1, lines 4-5, over the silo's clients."""
+        ids = self.ids(self.draw(silo), visit)
+        step = Step(*silo.minibatch(ids))
+        theta_k = silo.to_clients(MODEL, theta)
+        noise_k = self.row_noise(silo, step.rows, ids, theta_k)
+        phi_k = silo.at_clients(self.release, silo.part, theta_k, step.batch_k, noise_k)
+        asked = {HUB_EMBEDDING: silo.gather(EMBEDDING, phi_k, step.rows)}
+        if visit.silo == self.holder(silo):
+            y_k = silo.at_clients(labels_of, step.batch_k)
+            asked[HUB_LABELS] = silo.gather(LABELS, y_k, step.rows)
+        return asked, Kept(theta_k, step, ids, noise_k)
+
+    def learn(
+        self, silo: Fabric, theta: AtHubs[Theta], visit: Visit, kept: Kept, slope: AtHubs[Rows]
+    ) -> AtHubs[Theta]:
+        """Line 7 (Eqn. 4a): the derivatives, pulled back through the clients' blocks."""
+        rule, first = step_size(self.lr), visit.turn * self.local_steps
+        lr = [rule(first + q) for q in range(self.local_steps)]
+        eta = silo.known(torch.tensor(lr, dtype=silo.dtype))
+        slope_k = silo.scatter(OWN_SLOPE, slope, kept.step.rows)
+        theta_k = self.stepped(
+            silo, kept.theta_k, slope_k, kept.step, eta, kept.noise_k, kept.ids, slopes=True
+        )
+        weight_k = None if self.weighting == "uniform" else silo.at_clients(rows_of, slope_k)
+        new = silo.mean(UPDATE, theta_k, otherwise=theta, weight=weight_k)
+        return self.settled(silo, new, theta)
+
+    # The master
+
+    def again(
+        self, parts: Parts, common: Common, desk: Desk, visits: tuple[Visit, ...], asks: Asks
+    ) -> Tensor:
+        """Which silos' embeddings of the other visitors' rows are older than D."""
+        self.take(parts, common, desk, asks)
+        stale = torch.zeros(len(parts), dtype=torch.bool, device=desk.y.device)
+        for visit, came in asks:
+            ids = self.ids(common, visit).to(desk.y.device)[came[HUB_EMBEDDING.name].mask]
+            old = ~table.fresh(desk, ids, visit.turn, self.oldest).all(0)
+            old[list(parts).index(visit.silo)] = False
+            stale |= old
+        return stale
+
+    def answer(
+        self, parts: Parts, common: Common, desk: Desk, visits: tuple[Visit, ...], asks: Asks
+    ) -> tuple[Desk, dict[str, Rows]]:
+        """Lines 8-13 for a group of visitors: theta_0 moves once, by the mean of its derivatives
+        (Eqn. 2a); every visitor gets those by its own embeddings (Eqn. 2b), from theta_0 before."""
+        self.take(parts, common, desk, asks)
+        found = []
+        for visit, came in asks[: len(visits)]:
+            ids = self.ids(common, visit).to(desk.y.device)
+            here = table.fresh(desk, ids, visit.turn, self.oldest).all(1) & desk.labelled[ids]
+            mask = here & came[HUB_EMBEDDING.name].mask
+            mine = table.slopes(parts[visit.silo], desk, ids, mask)
+            table.count_delays(desk, ids if mine.rows == len(ids) else ids[mask], visit.turn)
+            found.append(mine)
+        eta = self.master_lr_of(visits[0].turn, len(parts))
+        working = max(1, sum(mine.rows > 0 for mine in found))
+        head = tree.map_tensors(
+            lambda a, *each: a - eta * torch.stack(each).sum(0) / working,
+            desk.head,
+            *(mine.head for mine in found),
+        )
+        desk.calls.add_(len(asks) - len(visits))
+        replies = {visit.silo: mine.phi for visit, mine in zip(visits, found, strict=True)}
+        return desk._replace(head=head), replies
+
+    def take(self, parts: Parts, common: Common, desk: Desk, asks: Asks) -> None:
+        """What came, onto the desk."""
+        for visit, came in asks:
+            ids, shapes = self.ids(common, visit).to(desk.y.device), parts[visit.silo].shapes
+            table.put(desk, shapes, visit.silo, ids, came[HUB_EMBEDDING.name], visit.turn)
+            if HUB_LABELS.name in came:
+                table.put_labels(desk, ids, came[HUB_LABELS.name])
+
+    def primed(self, fed: Fabric, state: VisitState) -> VisitState:
+        """Before training: everyone's embeddings of all rows, and the labels."""
+        at, label = self.at(fed), fed.within(self.holder(fed))
+        theta_k = fed.to_clients(MODEL, state.theta)
+        desk = fed.at(at, tree.copy, state.desk)
+        for start in range(0, fed.size, PIECE):
+            ids = torch.arange(start, min(start + PIECE, fed.size))
+            step = Step(*fed.minibatch(ids))
+            noise_k = self.row_noise(fed, step.rows, ids, theta_k)
+            phi_k = fed.at_clients(self.release, fed.part, theta_k, step.batch_k, noise_k)
+            phis = fed.collect(HUB_EMBEDDING, fed.gather(EMBEDDING, phi_k, step.rows), to=at)
+            y = label.gather(LABELS, label.at_clients(labels_of, step.batch_k), step.rows)
+            ys = label.collect(HUB_LABELS, y, to=at)
+            desk = fed.at(at, filled, fed.parts, desk, fed.known(ids), phis, ys)
+        return VisitState(state.theta, desk)
+
+    # Common knowledge
+
+    def holder(self, fed: Fabric) -> str:
+        return self.labels_at or fed.silos[0]
+
+    def at(self, fed: Fabric) -> str:
+        return SERVER if self.master == "server" else self.holder(fed)
+
+    def turns(self, silos: int) -> int:
+        """The master's answers in a round."""
+        return -(-(self.visits or silos) // self.together)
+
+    def rows(self, size: int) -> int:
+        return size if self.batch is None else self.batch
+
+    def ids(self, common: Common, visit: Visit) -> Tensor:
+        """The rows of a visit."""
+        count = self.rows(common.size)
+        drawn = [minibatch(common, nth, count) for nth in visit.nth]
+        return drawn[0] if len(drawn) == 1 else torch.cat(drawn)
+
+    def exposure(self, fed: Fabric, round: int) -> tuple[Tensor, Tensor]:
+        """A silo visits at most once a turn; with a bound on delays, it may be called for the rows
+        of every visit of every other silo, too."""
+        common, turns = Common(fed.streams, fed.size, round), range(self.turns(len(fed.silos)))
+        visits = [self.ids(common, Visit("", 0, (nth,))) for nth in turns]
+        worked = times(torch.cat(visits), fed.size)
+        releases = worked * (1 if self.oldest is None else len(fed.silos))
+        primes = self.prime and round == 0
+        return releases + int(primes), worked * self.local_steps
+
+    def initial(self, part: Part, fed: Fabric) -> Theta:
+        return part.initial_for_all(fed.streams)._replace(head={})
+
+    # Around training
+
+    def warm_up(self, part: Part, streams: Streams) -> None:
+        batch, theta = local.made_up_rows(part), block_only(part, streams)
+        slope = Rows(torch.ones_like(local.embed(part, theta, batch)), batch.mask)
+        local.frozen_sgd(part, theta, slope, batch, torch.ones(1, device=part.device), self.l2)
+
+    def predict(self, fed: Fabric, state: VisitState, step: Step) -> AtHubs[Rows]:
+        """Embeddings to the master, scores back to every hub."""
+        at = self.at(fed)
+        theta_k = fed.to_clients(MODEL, state.theta)
+        phi_k = fed.at_clients(local.embed, fed.part, theta_k, step.batch_k)
+        phis = fed.collect(HUB_EMBEDDING, fed.gather(EMBEDDING, phi_k, step.rows), to=at)
+        scores = fed.at(at, joint_scores, fed.parts, state.desk, phis)
+        return fed.spread(SCORES, fed.at(at, to_all, fed.known(fed.silos), scores), frm=at)
+
+    def blocks(self, fed: Fabric, state: VisitState) -> dict[str, Theta]:
+        """Blocks with the master's theta_0, which hubs do not hold themselves."""
+        heads = [desk.head for desk in fed.read(state.desk).values()]
+        thetas = fed.read(state.theta)
+        return {j: theta._replace(head=heads[0] if heads else {}) for j, theta in thetas.items()}
+
+    def bill(self, facts: Facts) -> Bill:
+        return visit_bill(self, facts)
+
+    def notes(self, fed: Fabric, state: VisitState) -> dict[str, Any]:
+        """How old the other silos' embeddings were when they were used, in turns."""
+        desks = list(fed.read(state.desk).values())
+        return table.summary(desks[0]) if desks else {}
+
+    def delays(self, fed: Fabric, state: VisitState) -> list[int]:
+        """How many embeddings were 0, 1, 2, ... turns old when they were used (the last: or more),
+        where the master is."""
+        return next(iter(fed.read(state.desk).values())).delays.tolist()
+
+
+def block_only(part: Part, streams: Streams) -> Theta:
+    """theta_m; theta_0 is the master's."""
+    return part.initial(streams)._replace(head={})
+
+
+@lru_cache(maxsize=32)
+def minibatch(common: Common, nth: int, count: int) -> Tensor:
+    """The rows of everyone's n-th visits of a round: not drawn again for each."""
+    stream = common.streams.common("minibatch", common.round, nth)
+    return torch.from_numpy(stream.sample(common.size, count))
+
+
+def rows_of(slope: Rows) -> Tensor:
+    """How many of a client's rows counted."""
+    return slope.mask.sum()
+
+
+def filled(
+    parts: Parts, desk: Desk, ids: Tensor, phis: Mapping[str, Rows], ys: Mapping[str, Rows]
+) -> Desk:
+    """The desk with what came before training (in place)."""
+    for silo, rows in phis.items():
+        table.put(desk, parts[silo].shapes, silo, ids, rows, table.BEFORE)
+    table.put_labels(desk, ids, next(iter(ys.values())))
+    return desk
+
+
+def joint_scores(parts: Parts, desk: Desk, phis: dict[str, Rows]) -> Rows:
+    part = next(iter(parts.values()))
+    return local.joint_scores(part, Theta({}, desk.head), phis)

@@ -1,0 +1,180 @@
+"""Placed values: what an algorithm's round() holds in its hands, from above.
+
+A placed value lives somewhere: at each hub, at each client, at one party. It cannot be looked into;
+local work goes through `at_clients`, `at_hubs` and `at`, and a move has a verb.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
+
+from torch import Tensor
+
+from .errors import PlacementError
+from .payload import travels
+from .topology import Client, title
+
+T = TypeVar("T")
+
+
+class _Missing:
+    """The value of a party that is not there: work on it gives it back, a move sends nothing."""
+
+    def __repr__(self) -> str:
+        return "MISSING"
+
+
+MISSING: Any = _Missing()
+
+
+@travels
+class Rows(NamedTuple):
+    """Values with a leading row axis, and which of the rows are real (or, for local work that is
+    `in_shares`, each row's share)."""
+
+    value: Tensor
+    mask: Tensor
+
+
+class Noise(NamedTuple):
+    """Noise for each of a client's rows, flat: for its block's last layer, for the earlier ones."""
+
+    normal: Tensor
+    uniform: Tensor
+
+
+class Batch(NamedTuple):
+    """A client's rows of a minibatch: [b, ...], or [Q, b, ...] for Q fresh minibatches. `noise`:
+    what perturbs their embeddings."""
+
+    x: Tensor
+    y: Tensor | None
+    mask: Tensor
+    noise: Noise | None = None
+
+
+class RowMap:
+    """Where rows sit in a minibatch: of `size` positions, each client fills its own.
+
+    Every engine has its own kind of it; a hub knows its own clients' positions, a client its own.
+    """
+
+    size: int
+
+
+def _refuse(what: str) -> Any:
+    def method(self: Placed, *_: Any, **__: Any) -> NoReturn:
+        raise PlacementError(
+            f"{what} on a value that lives {self.where()}: an algorithm may not look into a placed "
+            "value; do local work with at_clients, at_hubs or at, and decide at one party"
+        )
+
+    return method
+
+
+class Placed:
+    """A value with a place."""
+
+    def where(self) -> str:
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"<a value {self.where()}>"
+
+    __hash__ = object.__hash__
+
+
+for _name, _what in {
+    "__bool__": "a decision (if)",
+    "__getitem__": "indexing",
+    "__iter__": "iteration",
+    "__len__": "len()",
+    "__float__": "float()",
+    "__int__": "int()",
+    "__eq__": "comparison",
+    "__ne__": "comparison",
+    "__lt__": "comparison",
+    "__gt__": "comparison",
+    "__le__": "comparison",
+    "__ge__": "comparison",
+    **{
+        f"__{side}{op}__": "arithmetic"
+        for op in ("add", "sub", "mul", "truediv", "matmul", "pow")
+        for side in ("", "r")
+    },
+    "__neg__": "arithmetic",
+}.items():
+    setattr(Placed, _name, _refuse(_what))
+
+
+class AtHubs(Placed, Generic[T]):
+    """One value at each of some hubs (or at the server), of which those hosted here are held."""
+
+    def __init__(self, values: Mapping[str, T], places: tuple[str, ...]):
+        self._values = dict(values)
+        self.places = places
+
+    def where(self) -> str:
+        return "at " + ", ".join(title(place) for place in self.places)
+
+    def get(self, party: str, user: str) -> T:
+        """The value at one party, for the engine; named error if it is not there."""
+        if party not in self._values:
+            here = "not hosted here" if party in self.places else "elsewhere"
+            raise PlacementError(
+                f"{user} at {title(party)} needs a value that lives {self.where()} ({here}): "
+                "move it there with a verb"
+            )
+        return self._values[party]
+
+    def held(self) -> dict[str, T]:
+        """Those of the hubs hosted here."""
+        return dict(self._values)
+
+
+class OnDemand(AtHubs[T]):
+    """The same, computed at a hub when it is asked for there. `parties`: the hubs hosted here."""
+
+    def __init__(self, work: Callable[[str], T], parties: Sequence[str], places: tuple[str, ...]):
+        super().__init__({}, places)
+        self._work, self._parties = work, parties
+
+    def get(self, party: str, user: str) -> T:
+        if party in self._parties and party not in self._values:
+            self._values[party] = self._work(party)
+        return super().get(party, user)
+
+    def held(self) -> dict[str, T]:
+        return {party: self.get(party, "held") for party in self._parties}
+
+
+class AtClients(Placed, Generic[T]):
+    """One value at each client; how it is held is the engine's business."""
+
+    def where(self) -> str:
+        return "at the clients"
+
+    def get(self, client: Client, user: str) -> T:
+        """The value at one client, for an engine that holds it so."""
+        raise NotImplementedError
+
+
+class Known(Placed, Generic[T]):
+    """Known to everyone without a message: derived from the run file or a common stream."""
+
+    def __init__(self, value: T):
+        self.value = value
+
+    def where(self) -> str:
+        return "everywhere (common knowledge)"
+
+
+class PerSilo(Placed, Generic[T]):
+    """Known to a silo's hub and all its clients without a message."""
+
+    def __init__(self, values: Mapping[str, T]):
+        self.values = dict(values)
+
+    def where(self) -> str:
+        return "in each silo (known there)"

@@ -1,0 +1,79 @@
+"""Which rows go to which client of a silo.
+
+Every function gives the owner of every row of a set: the place of its client in the silo's order.
+Training and test rows are cut apart, by the same rule, so that both are in proportion. `placement`
+names the streams: silos with the same one get the same cut.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...core.errors import SettingError, nearest
+from ...core.rng import Ints, Stream, Streams
+from ..dataset import Dataset
+from .arrays import cut_rows
+
+BINS = 10  # a label that is a number counts by its quantiles
+
+
+def in_blocks(data: Dataset, clients: int | Sequence[float], seed: int, placement: str) -> Ints:
+    """A random permutation cut in equal blocks, or in given proportions. Training rows fall as in
+    `partition` with the same seed."""
+    owner = np.zeros(data.size, dtype=np.int64)
+    for rows, more in _split(data):
+        stream = Streams(seed).common("partition", placement, *more)
+        _give(owner, rows, clients, stream)
+    return owner
+
+
+def by_label(data: Dataset, clients: int, alpha: float, seed: int, placement: str) -> Ints:
+    """For each class, the clients' shares are drawn from Dirichlet(alpha, ..., alpha); the smaller
+    alpha, the more a class sits with few clients. Its test rows have the same shares."""
+    if not 0 < alpha < math.inf:
+        raise SettingError(f"alpha must be above 0, not {alpha}")
+    owner = np.zeros(data.size, dtype=np.int64)
+    group = _groups(data)
+    draw = np.random.default_rng(Streams(seed).common("dirichlet", placement).seed())
+    for one in range(int(group.max()) + 1):
+        shares = draw.dirichlet([alpha] * clients)
+        for rows, more in _split(data):
+            stream = Streams(seed).common("dirichlet", placement, one, *more)
+            _give(owner, rows[group[rows] == one], shares.tolist(), stream)
+    return owner
+
+
+def by_key(data: Dataset, key: str) -> tuple[tuple[str, ...], Ints]:
+    """One client for each value of a key, named by it, in the order of the values."""
+    if key not in data.keys:
+        tail = nearest(key, data.keys) if data.keys else "; it has none"
+        raise SettingError(f"data set {data.name} has no key {key!r}{tail}")
+    values = data.keys[key]
+    known, owner = np.unique(
+        values.astype(str) if values.dtype == object else values, return_inverse=True
+    )
+    return tuple(map(str, known.tolist())), owner.reshape(-1).astype(np.int64)
+
+
+def _split(data: Dataset) -> list[tuple[Ints, tuple[str, ...]]]:
+    """Training and test rows, with what tells their streams apart."""
+    return [(np.flatnonzero(~data.test), ()), (np.flatnonzero(data.test), ("test",))]
+
+
+def _give(owner: Ints, rows: Ints, clients: int | Sequence[float], stream: Stream) -> None:
+    """Rows in random order, cut in blocks."""
+    order = rows[stream.permutation(len(rows))]
+    for place, mine in enumerate(cut_rows(len(rows), clients, order)):
+        owner[mine] = place
+
+
+def _groups(data: Dataset) -> Ints:
+    """Classes, or for numbers (the first of several) tenths of the training labels."""
+    y = data.y.reshape(data.size, -1).numpy()
+    if data.goal != "number":
+        return np.unique(y, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    edges = np.quantile(y[~data.test, 0], np.linspace(0, 1, BINS + 1)[1:-1])
+    return np.searchsorted(edges, y[:, 0], side="right").astype(np.int64)

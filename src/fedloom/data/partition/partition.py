@@ -1,0 +1,286 @@
+"""Cutting a data set both ways, as a run file says it: columns across silos, rows across clients.
+
+`Partition` draws a `Cut`, which can be saved; `place` applies it:
+
+    data = load("digits")
+    cut = Partition(silos=["left", "right"], clients=[3, 5], seed=1).cut(data)
+    cut.save("digits.cut.json")
+    federated = place(data, Cut.load("digits.cut.json"))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import chain, count, islice, product
+from string import ascii_lowercase
+from typing import Annotated, Literal, TypeVar
+
+import numpy as np
+
+from ...core.checked import Checked, checked
+from ...core.errors import DataError, SettingError, nearest
+from ...core.rng import Ints
+from ...core.settings import Positive, at_least
+from ..dataset import Dataset
+from ..federated import Federated
+from . import horizontal, vertical
+from .saved_cut import Cut, place, sum_of_ids
+from .vertical import Parts
+from .views import class_view_cut
+
+__all__ = ["Cut", "Partition", "place"]
+
+Vertical = Literal[
+    "contiguous", "columns", "random", "correlated", "importance", "halves", "grid", "views"
+]
+Horizontal = Literal["random", "sizes", "dirichlet", "key"]
+
+CLIENTS = 3
+ROWS = {"clients", "horizontal", "sizes", "key", "mirrored", "labels_at"}  # how rows are placed
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Partition(Checked):
+    """How to cut a set: the [partition] section of a run file.
+
+    Without `silos`: those of `columns`, one for each cell of `grid`, one for each block of a set of
+    several blocks (named after them in "views"), else two. Without `vertical`: "columns" or "grid"
+    where those are given, else "views" for several blocks, "halves" for images, "contiguous" for
+    the rest. "sizes" and "key" themselves say how many clients there are. With `views` there is one
+    silo, and what would be the silos' parts are its clients' views.
+    """
+
+    silos: Annotated[
+        int | list[str] | None,
+        at_least(1),
+        "their names, or a number of them: a, b, c, ...; none: by the data",
+    ] = None
+    vertical: Annotated[
+        Vertical | None, "how columns, pixels or views are dealt out; none: by the data"
+    ] = None
+    columns: Annotated[
+        dict[str, list[str | int]] | None, "silo -> its columns (or, in `views`, its blocks)"
+    ] = None
+    grid: Annotated[list[int] | None, at_least(1), "[rows, columns] of image patches"] = None
+    clients: Annotated[
+        int | list[int] | dict[str, int],
+        at_least(1),
+        "in every silo, silo by silo, or by the silo's name",
+    ] = CLIENTS
+    horizontal: Annotated[
+        Horizontal,
+        "`random` cuts a permutation in equal blocks, `sizes` in proportions, `dirichlet` draws "
+        "each class's shares, `key` makes a client of each value of a key",
+    ] = "random"
+    sizes: Annotated[
+        list[float] | dict[str, list[float]] | None,
+        at_least(0),
+        "proportions of rows, for all silos or by silo",
+    ] = None
+    alpha: Annotated[Positive, "of `dirichlet`: the smaller, the more unequal"] = 0.5
+    key: Annotated[str | None, "of `key`: one of the set's keys"] = None
+    mirrored: Annotated[bool, "the same rows at client k of every silo"] = False
+    labels_at: Annotated[str | list[str] | None, "the silos that hold labels; none: all"] = None
+    views: Annotated[
+        dict[str, list[int]] | None,
+        "client -> the views that it holds, by number: one silo, whose clients see things from "
+        "different sides (HyFEM)",
+    ] = None
+    classes: Annotated[
+        dict[str, list[int]] | None, "with `views`: client -> its classes, by number; none: all"
+    ] = None
+    overlap: Annotated[
+        bool, "with `views`: a class of several clients is whole at each, or dealt out to them"
+    ] = True
+    seed: Annotated[int, "of what is drawn here"] = 0
+
+    @checked()
+    def place(self, data: Dataset) -> Federated:
+        """Draw it, and apply it."""
+        if self.views is None:
+            return place(data, self.cut(data))
+        parts = self._cut_columns(data)
+        blocks = {name: vertical.features(data, name, mine) for name, mine in parts.items()}
+        classes = self.classes or {name: list(range(data.outputs)) for name in self.views}
+        data = replace(data, blocks=blocks, columns={})
+        return class_view_cut(data, classes, self.views, overlap=self.overlap)
+
+    @checked()
+    def cut(self, data: Dataset) -> Cut:
+        """Draw it."""
+        if self.views is not None:
+            raise SettingError("views: clients hold copies of rows, and no cut says that; place it")
+        parts = self._cut_columns(data)
+        silos = tuple(parts)
+        clients, owner = self._rows(data, silos)
+        return Cut(data.name, sum_of_ids(data), parts, clients, owner, self._labelled(silos))
+
+    def _cut_columns(self, data: Dataset) -> Parts:
+        """Which part of a row each silo has; parts that cannot be are refused."""
+        if data.test.all():
+            raise DataError(f"data set {data.name} has no training rows")
+        how = self._vertical(data)
+        self._check(how)
+        silos = self._silos(data, how)
+        parts = self._parts(data, how, silos)
+        first = data.rows(np.arange(1))
+        for silo in silos:
+            vertical.features(first, silo, parts[silo])  # can its parts be joined?
+        return parts
+
+    def _labelled(self, silos: tuple[str, ...]) -> tuple[str, ...]:
+        """The silos that hold labels, in order."""
+        given = [self.labels_at] if isinstance(self.labels_at, str) else self.labels_at
+        if given is None:
+            return silos
+        for silo in given:
+            _known("labels_at", silo, silos)
+        if not given:
+            raise SettingError("labels_at: at least one silo must hold labels")
+        return tuple(silo for silo in silos if silo in given)
+
+    def _vertical(self, data: Dataset) -> Vertical:
+        if self.vertical is not None:
+            return self.vertical
+        if self.columns is not None:
+            return "columns"
+        if self.grid is not None:
+            return "grid"
+        if len(data.blocks) > 1:
+            return "views"
+        return "halves" if all(map(vertical.images, data.blocks.values())) else "contiguous"
+
+    def _check(self, how: Vertical) -> None:
+        """Settings that say something about another choice than the one made."""
+        said = {f.name for f in fields(self) if getattr(self, f.name) != f.default}
+        if self.views is None and (alone := sorted(said & {"classes", "overlap"})):
+            raise SettingError(f"{alone[0]} is for clients with different views: say `views`, too")
+        if self.views is not None and (odd := sorted(said & ROWS)):
+            raise SettingError(
+                f"{odd[0]}: with `views`, rows go by class to the clients named there; leave it out"
+            )
+        if self.columns is not None and how not in ("columns", "views"):
+            raise SettingError(f"columns are for vertical = 'columns' or 'views', not {how!r}")
+        if self.grid is not None and how != "grid":
+            raise SettingError(f"grid is for vertical = 'grid', not {how!r}")
+        for setting in ("sizes", "key"):
+            given = getattr(self, setting) is not None
+            if given and self.horizontal != setting:
+                raise SettingError(
+                    f"{setting} is for horizontal = {setting!r}, not {self.horizontal!r}"
+                )
+            if not given and self.horizontal == setting:
+                raise SettingError(f"horizontal = {setting!r} needs {setting}")
+        if how == "columns" and self.columns is None:
+            raise SettingError("vertical = 'columns' needs columns: silo -> column names")
+        if how == "grid" and (self.grid is None or len(self.grid) != 2 or min(self.grid) < 1):
+            raise SettingError(f"vertical = 'grid' needs grid = [rows, columns], not {self.grid}")
+
+    def _silos(self, data: Dataset, how: Vertical) -> tuple[str, ...]:
+        given = self.silos
+        cells = None if self.grid is None else self.grid[0] * self.grid[1]
+        if isinstance(given, list):
+            silos = tuple(given)
+        elif self.columns is not None:
+            silos = tuple(self.columns)
+            if given is not None and given != len(silos):
+                raise SettingError(f"silos: {given}, but columns are given for {len(silos)}")
+        elif given is None and how == "views":
+            silos = tuple(data.blocks)
+        else:
+            silos = _letters(given if given is not None else cells or max(2, len(data.blocks)))
+        if not silos or len(set(silos)) != len(silos):
+            raise SettingError(f"silos: at least one, and no name twice, not {given}")
+        if cells is not None and cells != len(silos):
+            raise SettingError(f"grid: {self.grid} has {cells} cells, for {len(silos)} silos")
+        return silos
+
+    def _parts(self, data: Dataset, how: Vertical, silos: tuple[str, ...]) -> Parts:
+        if self.columns is not None:
+            lists = _by_silo("columns", self.columns, silos)
+            for silo, wanted in lists.items():
+                if not wanted:
+                    raise SettingError(f"columns: silo {silo!r} gets none")
+            by = vertical.by_lists if how == "columns" else vertical.blocks_by_lists
+            return by(data, lists)
+        if how == "grid" or how == "halves":
+            rows, across = self.grid or (1, len(silos))
+            return vertical.patches(data, silos, (rows, across), how)
+        if how == "random":
+            return vertical.at_random(data, silos, self.seed)
+        return {
+            "contiguous": vertical.in_order,
+            "correlated": vertical.by_correlation,
+            "importance": vertical.by_importance,
+            "views": vertical.blocks,
+        }[how](data, silos)
+
+    def _rows(
+        self, data: Dataset, silos: tuple[str, ...]
+    ) -> tuple[dict[str, tuple[str, ...]], dict[str, Ints]]:
+        """{silo: names of its clients}, {silo: owner of every row}."""
+        counts = self._counts(silos)
+        if self.key is not None:
+            names, mine = horizontal.by_key(data, self.key)
+            self._agree({silo: len(names) for silo in silos}, counts)
+            return dict.fromkeys(silos, names), dict.fromkeys(silos, mine)
+        shares: dict[str, list[float]] = {silo: [1.0] * counts[silo] for silo in silos}
+        if self.sizes is not None:
+            each = dict.fromkeys(silos, self.sizes) if isinstance(self.sizes, list) else self.sizes
+            shares = _by_silo("sizes", each, silos)
+            self._agree({silo: len(shares[silo]) for silo in silos}, counts)
+        if self.mirrored and any(shares[silo] != shares[silos[0]] for silo in silos):
+            raise SettingError(
+                "mirrored: all silos must have as many clients, of the same sizes; clients are "
+                + ", ".join(f"{silo} {len(shares[silo])}" for silo in silos)
+            )
+        owner: dict[str, Ints] = {}
+        for silo in silos:
+            placement = "" if self.mirrored else silo
+            if self.horizontal == "dirichlet":
+                owner[silo] = horizontal.by_label(
+                    data, len(shares[silo]), self.alpha, self.seed, placement
+                )
+            else:
+                owner[silo] = horizontal.in_blocks(data, shares[silo], self.seed, placement)
+        return {silo: tuple(map(str, range(len(shares[silo])))) for silo in silos}, owner
+
+    def _counts(self, silos: tuple[str, ...]) -> dict[str, int]:
+        given = self.clients
+        if isinstance(given, list):
+            if len(given) != len(silos):
+                raise SettingError(f"clients: {len(given)} numbers for {len(silos)} silos")
+            given = dict(zip(silos, given, strict=True))
+        each = dict.fromkeys(silos, given) if isinstance(given, int) else given
+        return _by_silo("clients", each, silos)
+
+    def _agree(self, found: Mapping[str, int], counts: Mapping[str, int]) -> None:
+        """Where `clients` was set although it need not be, it must be right."""
+        if self.clients != CLIENTS and found != counts:
+            raise SettingError(
+                f"clients: {self.clients}, but horizontal = {self.horizontal!r} makes {found}"
+            )
+
+
+def _letters(number: int) -> tuple[str, ...]:
+    """a, b, ..., z, aa, ab, ..."""
+    words = chain.from_iterable(product(ascii_lowercase, repeat=length) for length in count(1))
+    return tuple("".join(word) for word in islice(words, max(0, number)))
+
+
+def _known(what: str, word: str, known: Iterable[str]) -> None:
+    if word not in (known := list(known)):
+        raise SettingError(f"{what}: {word!r}{nearest(str(word), known)}")
+
+
+def _by_silo(what: str, given: Mapping[str, T], silos: Sequence[str]) -> dict[str, T]:
+    """A setting for each silo, in the silos' order."""
+    for silo in given:
+        _known(what, silo, silos)
+    for silo in silos:
+        if silo not in given:
+            raise SettingError(f"{what}: nothing for silo {silo!r}")
+    return {silo: given[silo] for silo in silos}

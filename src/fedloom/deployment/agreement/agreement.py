@@ -1,0 +1,122 @@
+"""What all parties of a federation know before the first round, besides the run file.
+
+Who takes part, how many rows are common, of what shape each silo's rows and the labels are, and
+which messages may pass: what `fedloom explain` lists. No row and no id is in it. It is part of the
+fingerprint that parties compare, and its file has a digest over all of it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...config.runfile import RunFile
+from ...core import seal
+from ...core.errors import DamagedError, DataError, reason
+from ...core.topology import Topology
+from ...explain import Explanation, explain
+from ...fabric.permits import Form, Permits, Way, form, way
+from ...fabric.schedule import Everyone, Recorded, Turn
+from ...models.task import Shapes
+from ...runs.run import Run, play, reference
+from .shared_facts import Basis, spec_of, told
+
+CURE = "copy it from another party of this federation"
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Common knowledge."""
+
+    basis: Basis
+    shapes: Shapes
+    permits: Permits
+
+    @staticmethod
+    def of(file: RunFile, basis: Basis) -> Agreement:
+        """What follows from a run file and a basis, the same wherever it is worked out."""
+        run = basis.run(file)
+        return Agreement(basis, run.shapes, permits_of(run))
+
+    @property
+    def topology(self) -> Topology:
+        return self.basis.topology
+
+    @property
+    def size(self) -> int:
+        return self.basis.size
+
+    def to_json(self) -> dict[str, Any]:
+        shapes = self.shapes
+        return {
+            **self.basis.to_json(),
+            "shapes": {
+                "features": {silo: told(spec) for silo, spec in shapes.features.items()},
+                "width": dict(shapes.width),
+                "joint": shapes.joint,
+                "scores": shapes.scores,
+                "label": told(shapes.label),
+                "dtype": told(((), shapes.dtype)),
+                "middle": shapes.middle,
+            },
+            "messages": self.permits.to_json(),
+        }
+
+    @staticmethod
+    def from_json(saved: Mapping[str, Any]) -> Agreement:
+        found = saved["shapes"]
+        shapes = Shapes(
+            {silo: spec_of(spec) for silo, spec in found["features"].items()},
+            {silo: int(width) for silo, width in found["width"].items()},
+            int(found["joint"]),
+            int(found["scores"]),
+            spec_of(found["label"]),
+            spec_of(found["dtype"])[1],
+            int(found["middle"]),
+        )
+        return Agreement(Basis.from_json(saved), shapes, Permits.from_json(saved["messages"]))
+
+    def write(self, path: Path) -> None:
+        seal.write_json(path, self.to_json())
+
+    @staticmethod
+    def read(path: Path) -> Agreement:
+        try:
+            return Agreement.from_json(seal.read_json(path, CURE))
+        except DamagedError:
+            raise
+        except (ValueError, KeyError, TypeError, AttributeError) as problem:
+            raise DataError(f"{path} is no agreement ({reason(problem)})") from None
+
+
+def permits_of(run: Run) -> Permits:
+    """What the messages of a run may be."""
+    forms: dict[Way, set[Form]] = defaultdict(set)
+    for found in _explained(run):
+        for sent in found.sent:
+            tensors = [(part.name, part.dtype, part.shape) for part in sent.shapes]
+            rows = found.kinds[sent.move].row is not None
+            forms[way(sent.kind, sent.source, sent.to)].add(form(tensors, rows))
+    return Permits({where: frozenset(each) for where, each in forms.items()})
+
+
+def _explained(run: Run) -> Iterator[Explanation]:
+    """A round; where silos visit a master, one for each way to exchange their turns, in a ring."""
+    if not run.algorithm.asynchronous:
+        yield explain(run)
+        return
+    fed, silos = run.fed, run.placement.topology.silos
+    seed, device = fed.streams.seed, fed.device
+    dry = reference(
+        run.task, run.shapes, run.placement, seed=seed, schedule=Everyone(), device=device
+    )
+    for _ in play(dry, run.algorithm, 1):
+        pass
+    ring = {silo: silos[(place + 1) % len(silos)] for place, silo in enumerate(silos)}
+    turns = [turn.visitors for turn in dry.record.visits[0]]
+    for _ in silos:
+        yield explain(run, Recorded(rounds=1, visits={0: [Turn(who) for who in turns]}))
+        turns = [tuple(ring[silo] for silo in who) for who in turns]

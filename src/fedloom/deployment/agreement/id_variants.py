@@ -1,0 +1,74 @@
+"""Ids that do not match, looked at less closely: how many more would, if their case did not count,
+say, as organisations find out without showing an id.
+
+A client hashes the forms (data/idforms.py) of those of its ids that do not match, with a key of
+their own for each form, so that a form cannot be told to be that of an id; shortened, and sorted,
+so that none is tied to a row. Hubs keep those that one of their clients has, and count those that
+every silo has.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...core.topology import Client
+from ...data.tables.id_forms import FORMS, forms_of, gains, in_all, once
+from ...data.tables.id_overlap import Overlap
+
+SHORT = 8  # bytes: chance matches among a million rows are one in many millions
+Variants = Mapping[str, Tensor]  # {name of a form: [forms, SHORT]}
+
+BLANK: Variants = {form.name: torch.zeros(1, SHORT, dtype=torch.uint8) for form in FORMS}
+
+
+def variants_of(ids: Sequence[str], salt: str) -> dict[str, Tensor]:
+    """Of a client's ids that do not match."""
+    found = {}
+    for form in FORMS:
+        key = hmac.digest(salt.encode(), b"fedloom id form\n" + form.name.encode(), "sha256")
+        hashed = (hmac.digest(key, one.encode(), "sha256")[:SHORT] for one in forms_of(ids, form))
+        found[form.name] = _stacked(sorted(hashed))
+    return found
+
+
+def of_silo(clients: Sequence[Variants]) -> dict[str, Tensor]:
+    """Those that one client has."""
+    return {
+        form.name: _stacked(sorted(once(map(_each, (held[form.name] for held in clients)))))
+        for form in FORMS
+    }
+
+
+def more_of(silos: Sequence[Variants]) -> dict[str, int]:
+    """{condition: how many more ids would match}."""
+    return gains({form.name: in_all([_each(held[form.name])] for held in silos) for form in FORMS})
+
+
+def overlap_at(
+    silos: Sequence[str],
+    mine: Mapping[Client, tuple[Tensor, Tensor]],
+    others: Mapping[str, int],
+    more: Mapping[str, int],
+) -> Overlap:
+    """What a hub sees: which rows of its clients are common, and how many the other silos have."""
+    own = {client.name: (int(flags.sum()), len(flags)) for client, (_, flags) in mine.items()}
+    common = sum(count for count, _ in own.values())
+    return Overlap(
+        {j: {"all": (common, others[j])} if j in others else own for j in silos},
+        more,
+    )
+
+
+def _each(hashes: Tensor) -> list[bytes]:
+    flat = hashes.numpy().tobytes()
+    return [flat[at : at + SHORT] for at in range(0, len(flat), SHORT)]
+
+
+def _stacked(hashes: Sequence[bytes]) -> Tensor:
+    flat = np.frombuffer(b"".join(hashes), dtype=np.uint8).reshape(-1, SHORT)
+    return torch.from_numpy(flat.copy())

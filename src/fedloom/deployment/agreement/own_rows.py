@@ -1,0 +1,98 @@
+"""A party's own rows on its own disk: safetensors, ids not included.
+
+A client has the canonical numbers of its rows, their features and, where it has them, labels; a
+hub has the numbers of its clients' rows; the server has nothing. A digest over the whole file finds
+damage.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ...core import seal
+from ...core.errors import DataError
+from ...core.topology import Client, Party, known_to, title
+from ...data.placement import View
+from .agreement import Agreement
+from .shared_facts import Basis
+
+CURE = "restore it from a backup, or align again, all together (fedloom align)"
+
+
+def write_rows(path: Path, view: View) -> None:
+    """What one party may know."""
+    tensors = {f"rows/{client}": rows for client, rows in view.rows.items()}
+    for client, x in view.x.items():
+        tensors[f"x/{client}"] = x
+        y = view.y[client]
+        if y is not None:
+            tensors[f"y/{client}"] = y
+    seal.write_tensors(path, tensors, {})
+
+
+def preparation_beside(rows: Path) -> Path:
+    """Where a party keeps how its silo's columns become numbers; parties may share a folder."""
+    return rows.with_suffix(".preparation.json")
+
+
+def read_rows(path: Path, party: Party, agreement: Agreement) -> View:
+    """And back, checked against what was agreed."""
+    found, _ = seal.read_tensors(path, CURE)
+    topology = agreement.topology
+    known = known_to(topology, [party])
+    rows: dict[Client, Tensor] = {}
+    x: dict[Client, Tensor] = {}
+    y: dict[Client, Tensor | None] = {}
+    for silo, names in known.items():
+        for client in (Client(silo, name) for name in names):
+            rows[client] = _taken(found, f"rows/{client}", path)
+            _check_numbers(rows[client], client, agreement.size, path)
+            if client == party:
+                x[client] = _taken(found, f"x/{client}", path)
+                y[client] = found.get(f"y/{client}")
+                _check_shape(x[client], y[client], client, len(rows[client]), agreement, path)
+    return View(topology.silos, topology.server, known, agreement.size, rows, x, y)
+
+
+def _taken(found: dict[str, Tensor], name: str, path: Path) -> Tensor:
+    if name not in found:
+        raise DataError(f"{path}: {name} is missing")
+    return found[name]
+
+
+def _check_numbers(rows: Tensor, client: Client, size: int, path: Path) -> None:
+    if rows.dtype != torch.int64 or rows.ndim != 1 or len(rows.unique()) != len(rows):
+        raise DataError(f"{path}: the rows of {title(client)} are not different whole numbers")
+    if bool(((rows < 0) | (rows >= size)).any()):
+        raise DataError(f"{path}: {title(client)} has rows beyond the {size} that are common")
+
+
+def _check_shape(
+    x: Tensor, y: Tensor | None, client: Client, rows: int, agreement: Agreement, path: Path
+) -> None:
+    basis, who = agreement.basis, f"{path}: {title(client)}"
+    shape, dtype = basis.features[client.silo]
+    if x.shape != (rows, *shape) or x.dtype != dtype:
+        raise DataError(
+            f"{who} has {rows} rows, and features of shape {tuple(x.shape)}, {x.dtype}; agreed "
+            f"were {shape} a row, {dtype}"
+        )
+    if (y is not None) != (client.silo in basis.labelled):
+        raise DataError(f"{who} has {'' if y is not None else 'no '}labels; agreed was otherwise")
+    if y is not None:
+        _check_labels(y, rows, basis, who)
+    for what, values in (("features", x), ("labels", y)):
+        if values is not None and values.is_floating_point() and not values.isfinite().all():
+            raise DataError(f"{who}: NaN or infinity in the {what}")
+
+
+def _check_labels(y: Tensor, rows: int, basis: Basis, who: str) -> None:
+    shape, dtype = basis.label
+    if y.shape != (rows, *shape) or y.dtype != dtype:
+        raise DataError(f"{who} has labels of shape {tuple(y.shape)}, {y.dtype}")
+    top = {"classes": basis.outputs - 1, "binary": 1}.get(basis.goal)
+    if top is not None and bool(((y < 0) | (y > top)).any()):
+        raise DataError(f"{who} has labels beyond the {top + 1} classes that were agreed on")

@@ -1,0 +1,242 @@
+"""A client's own table and its hub's part in it, for `align.py`: what `read_tables` does from
+above, in the pieces that each party can do by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import reduce
+from operator import add
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...config.runfile import RunFile
+from ...core.errors import DataError, SettingError
+from ...core.topology import Client, title
+from ...data.labels import Target, find_target, has_label, refuse_text
+from ...data.tables.columns import Cells, Ints, Kind, Table, Words, is_number, take
+from ...data.tables.common_rows import drawn
+from ...data.tables.files import Wanted, read_sheet
+from ...data.tables.id_overlap import Overlap
+from ...data.tables.prepare import Categories, Numbers, SiloPreparation, Summary, fit
+from ...data.tables.schema import table_of
+from .id_variants import variants_of
+
+HASH = 32  # bytes
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What [data] of a run file says about tables, as far as organisations can use it."""
+
+    id: str
+    label: str
+    goal: Any
+    test: float
+    numbers: Sequence[str]
+    categories: Sequence[str]
+    drop: Sequence[str]
+    rare: int
+    min_match: float
+
+    @staticmethod
+    def of(file: RunFile) -> Settings:
+        data = file.values["data"]
+        if "silos" not in data:
+            raise SettingError("data: organisations align tables, [data.silos]; here is a data set")
+        if data["ids"] != "hashed":
+            raise SettingError(
+                'data: ids = "hashed" is needed: plain ones would leave the building'
+            )
+        if data["goal"] is None:
+            raise SettingError("data: goal is needed: nobody sees all labels to guess it from")
+        if isinstance(data["test"], str):
+            raise SettingError("data: test must be a share here, not a column")
+        kept = {one.name: data[one.name] for one in fields(Settings)}
+        return Settings(**kept)
+
+
+class OwnTable:
+    """A client's file, read."""
+
+    def __init__(self, path: Path, salt: str, me: Client, settings: Settings):
+        given, self._me, self._salt = settings, me, salt
+        text, drop = frozenset(given.categories), frozenset(given.drop) - {given.label}
+        wanted = Wanted(given.id, text, drop, salt=salt)
+        self._sheet = read_sheet(path, title(me), wanted)
+        ids = self._sheet.ids
+        if len(set(ids.tolist())) < len(ids):
+            raise DataError(f"{self._sheet.where}: ids occur more than once; keep one row of each")
+        self._labels = self._sheet.columns.get(given.label)
+        self._rows: Ints = np.arange(len(ids))
+        if self._labels is not None:
+            refuse_text(given.label, {me: self._labels}, given.goal)
+            self._rows = np.flatnonzero(has_label(self._labels))
+        self._features = [
+            name for name in self._sheet.names if name not in (given.label, *given.drop)
+        ]
+
+    def ids(self) -> Tensor:
+        """Hashes of the ids of rows that can be used, [rows, 32]."""
+        hexed = "".join(self._sheet.ids[self._rows].tolist())
+        flat = np.frombuffer(bytes.fromhex(hexed), dtype=np.uint8)
+        return torch.from_numpy(flat.reshape(-1, HASH).copy())
+
+    def variants(self, common: Tensor) -> dict[str, Tensor]:
+        """Of the ids that are not common, looked at less closely."""
+        others = self._rows[common.numpy() == 0]
+        return variants_of(self._sheet.plain[others].tolist(), self._salt)
+
+    def columns(self) -> dict[str, Any]:
+        """Names and looks of the columns; no cell of them."""
+        looks = {name: _look(self._sheet.columns[name]) for name in self._features}
+        return {"features": looks, "labels": self._labels is not None}
+
+    def labels(self, common: Tensor, goal: str) -> dict[str, Any] | None:
+        """Which labels there are among the common rows; of numbers, none are told."""
+        if self._labels is None or goal == "number":
+            return None
+        cells = self._labels
+        mine = take(cells.values, self._rows[common.numpy().astype(bool)])
+        if isinstance(mine, Words):
+            used = [mine.names[code] for code in np.unique(mine.codes).tolist() if code >= 0]
+            return {"kind": cells.kind, "text": used}
+        return {"kind": cells.kind, "numbers": np.unique(mine).tolist()}
+
+    def summary(self, kinds: Mapping[str, Kind], numbers: Tensor) -> dict[str, Any]:
+        """Of the training rows, column by column."""
+        used = self._rows[numbers.numpy() >= 0]
+        table = {name: take(column, used) for name, column in self._table(kinds).items()}
+        return {name: asdict(one) for name, one in Summary.of(table).columns.items()}
+
+    def rows(
+        self,
+        kinds: Mapping[str, Kind],
+        numbers: Tensor,
+        preparation: SiloPreparation,
+        target: Target,
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Canonical numbers of the training rows, ascending; features; labels, if there are any."""
+        place = np.flatnonzero(numbers.numpy() >= 0)
+        place = place[np.argsort(numbers.numpy()[place])]
+        used, where = self._rows[place], self._sheet.where
+        table = {name: take(column, used) for name, column in self._table(kinds).items()}
+        x, y = preparation.apply(table, where), None
+        if self._labels is not None:
+            y = target.encode(Cells(self._labels.kind, take(self._labels.values, used)), where)
+        return numbers[torch.from_numpy(place)], x, y
+
+    def _table(self, kinds: Mapping[str, Kind]) -> Table:
+        return table_of(self._sheet, kinds)
+
+
+def _look(cells: Cells) -> list[Any]:
+    """Of what kind a column is; of text, how many cells, and how many look like numbers."""
+    if not isinstance(cells.values, Words):
+        return [cells.kind, 0, 0]
+    words = cells.values
+    numeric = np.array([*(is_number(name.replace(",", ".")) for name in words.names), False])
+    return ["text", int((words.codes >= 0).sum()), int(numeric[words.codes].sum())]
+
+
+def kinds_of(silo: str, told: Mapping[Client, Any], settings: Settings) -> dict[str, Kind]:
+    """Whether each column of a silo is numbers or text, from what its clients tell."""
+    first, *others = told
+    names = list(told[first]["features"])
+    for other in others:
+        if set(told[other]["features"]) != set(names):
+            raise DataError(
+                f"silo {silo}: clients {first.name} and {other.name} have different columns"
+            )
+        if told[other]["labels"] != told[first]["labels"]:
+            raise DataError(
+                f"silo {silo}: of clients {first.name} and {other.name}, one has labels"
+            )
+    kinds: dict[str, Kind] = {}
+    for name in names:
+        looks = [mine["features"][name] for mine in told.values()]
+        wordy = any(kind == "text" for kind, _, _ in looks)
+        kinds[name] = "text" if wordy else "number"
+        if name in settings.numbers or name in settings.categories:
+            kinds[name] = "number" if name in settings.numbers else "text"
+            continue
+        counted = any(kind in ("number", "flag") for kind, _, _ in looks)
+        seen, like = sum(look[1] for look in looks), sum(look[2] for look in looks)
+        if wordy and (counted or 2 * like > seen):
+            raise DataError(
+                f"silo {silo}, column {name!r}: cells that are not numbers among cells that are; "
+                "correct them, or name it in `categories`"
+            )
+    return kinds
+
+
+def rows_of(
+    held: Mapping[Client, Tensor], others: Sequence[Tensor], test: float
+) -> tuple[int, dict[Client, tuple[Tensor, Tensor]]]:
+    """How many training rows there are, and for each client the number of each of its rows (-1:
+    not one of them), and which are common. Ids of all silos, as hashes."""
+    mine = {client: each_hash(ids) for client, ids in held.items()}
+    holders: dict[bytes, Client] = {}
+    for client, ids in mine.items():
+        for one in ids:
+            if holders.setdefault(one, client) != client:
+                told = f"{title(holders[one])} and {title(client)}"
+                raise DataError(f"{told} have rows of the same ids; keep each at one of them")
+    common = sorted(set(holders).intersection(*(each_hash(ids) for ids in others)))
+    testing = drawn((one.hex() for one in common), test)
+    train = [one for one, held_back in zip(common, testing.tolist(), strict=True) if not held_back]
+    number, known = {one: k for k, one in enumerate(train)}, set(common)
+    return len(train), {
+        client: (
+            torch.tensor([number.get(one, -1) for one in ids], dtype=torch.int64),
+            torch.tensor([one in known for one in ids], dtype=torch.uint8),
+        )
+        for client, ids in mine.items()
+    }
+
+
+def refuse_poor(overlap: Overlap, train: int, least: float) -> None:
+    """Nothing to train on, or suspiciously little."""
+    common, _ = overlap.silos[overlap.smallest]
+    if not common:
+        advice = overlap.advice or "ids must be written alike, and the salt be one"
+        raise DataError(f"no id is in every silo: {advice}")
+    overlap.check(least)
+    if not train:
+        raise DataError(f"all {common} common rows are for testing; none are left to train")
+
+
+def each_hash(ids: Tensor) -> list[bytes]:
+    """Hashes, one by one."""
+    flat = ids.numpy().tobytes()
+    return [flat[at : at + HASH] for at in range(0, len(flat), HASH)]
+
+
+def fitted(silo: str, told: Sequence[Mapping[str, Any]], rare: int) -> SiloPreparation:
+    """A silo's preparation from its clients' summaries."""
+    summaries = [
+        Summary({n: Categories(**c) if "counts" in c else Numbers(**c) for n, c in one.items()})
+        for one in told
+    ]
+    made, _ = fit(silo, reduce(add, summaries), rare)
+    if not made.steps:
+        raise DataError(f"silo {silo} has no columns to learn from, besides ids and labels")
+    return made
+
+
+def target_of(settings: Settings, told: Mapping[Client, Any]) -> Target:
+    """What labels mean, from those that occur: {client: what it told}."""
+    if settings.goal == "number":
+        return Target("number")
+    held = {}
+    for client, mine in told.items():
+        if "text" in mine:
+            words = Words(tuple(mine["text"]), np.arange(len(mine["text"])))
+            held[client] = Cells(mine["kind"], words)
+        else:
+            held[client] = Cells(mine["kind"], np.array(mine["numbers"], dtype=np.float64))
+    return find_target(settings.label, held, settings.goal)[0]

@@ -1,0 +1,150 @@
+"""What organisations tell each other of their data, once, before a run: no row and no id.
+
+From it alone every party derives the same task, the same shapes and the same list of permitted
+messages, on made-up rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...config.runfile import RunFile
+from ...core.topology import Topology
+from ...data.dataset import Goal
+from ...data.federated import Federated
+from ...data.placement import Placement, View
+from ...models.task import Spec, Task
+from ...runs.build import build_algorithm, build_task
+from ...runs.run import Run
+
+FEW = 64  # made-up rows for each client
+
+
+@dataclass(frozen=True)
+class Basis:
+    """`size`: common rows; `outputs`: scores that a model gives for a row; `labelled`: silos whose
+    clients have labels."""
+
+    topology: Topology
+    size: int
+    goal: Goal
+    classes: tuple[str, ...]
+    outputs: int
+    features: Mapping[str, Spec]
+    label: Spec
+    labelled: tuple[str, ...]
+
+    @staticmethod
+    def of(run: Run) -> Basis:
+        """Of data that somebody sees from above."""
+        data, rows = run.data, run.placement
+        assert data is not None
+        labels = rows.labels()
+        return Basis(
+            rows.topology,
+            rows.size,
+            data.goal,
+            data.classes,
+            data.outputs,
+            {silo: (tuple(x.shape[1:]), x.dtype) for silo, x in rows.x.items()},
+            (tuple(labels.shape[1:]), labels.dtype),
+            tuple(silo for silo, y in rows.y.items() if y is not None),
+        )
+
+    def run(self, file: RunFile) -> Run:
+        """The run on made-up rows: enough of them for a round."""
+        batch = getattr(file.algorithm, "batch", None) or 0
+        most = max(map(len, self.topology.clients.values()))
+        data, engine = self.outline(min(self.size, max(batch, FEW * most))), file.engine
+        algorithm = build_algorithm(file)
+        data = replace(data, train=algorithm.fitting(data.train))
+        return Run(
+            algorithm,
+            build_task(file, data),
+            data,
+            seed=engine.seed,
+            engine="reference",
+            precision=engine.precision,
+        )
+
+    def task(self, file: RunFile) -> Task:
+        return build_algorithm(file).trains(build_task(file, self.outline(1)))
+
+    def check(self, file: RunFile, view: View) -> None:
+        """Refuse what the algorithm cannot run on: all that was agreed on, and a party's own rows
+        in their places."""
+        data = self.outline(self.size, blank=True)
+        for client, rows in view.rows.items():
+            place = self.topology.of(client.silo).index(client)
+            data.train.owner[client.silo][rows] = place
+            if client in view.x:
+                data.train.x[client.silo][rows] = view.x[client]
+        build_algorithm(file).check(self.task(file), data.train)
+
+    def outline(self, size: int, blank: bool = False) -> Federated:
+        """Made-up rows, client by client in turn; `blank`: all zeros."""
+        topology, (shape, dtype) = self.topology, self.label
+        y = torch.zeros(size, *shape, dtype=dtype)
+        if self.goal == "classes":
+            y[:] = self.outputs - 1
+        elif self.goal == "binary":
+            y[::2] = 1
+        owner = {silo: torch.arange(size) % len(topology.clients[silo]) for silo in topology.silos}
+        labels: dict[str, Tensor | None] = {
+            silo: y if silo in self.labelled else None for silo in topology.silos
+        }
+        draw = torch.Generator().manual_seed(0)
+        x = {
+            silo: torch.zeros(size, *shape, dtype=dtype)
+            if blank or not dtype.is_floating_point
+            else torch.randn(size, *shape, dtype=dtype, generator=draw)
+            for silo, (shape, dtype) in self.features.items()
+        }
+        rows = Placement(topology, np.arange(size), owner, x, labels)
+        return Federated("agreed", self.goal, rows, classes=self.classes)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "clients": {silo: list(names) for silo, names in self.topology.clients.items()},
+            "server": self.topology.server,
+            "rows": self.size,
+            "goal": self.goal,
+            "classes": list(self.classes),
+            "outputs": self.outputs,
+            "features": {silo: told(spec) for silo, spec in self.features.items()},
+            "label": told(self.label),
+            "labelled": list(self.labelled),
+        }
+
+    @staticmethod
+    def from_json(saved: Mapping[str, Any]) -> Basis:
+        clients = {silo: tuple(names) for silo, names in saved["clients"].items()}
+        return Basis(
+            Topology(clients, saved["server"]),
+            int(saved["rows"]),
+            saved["goal"],
+            tuple(saved["classes"]),
+            int(saved["outputs"]),
+            {silo: spec_of(spec) for silo, spec in saved["features"].items()},
+            spec_of(saved["label"]),
+            tuple(saved["labelled"]),
+        )
+
+
+def told(spec: Spec) -> list[Any]:
+    """The shape and type of a row, for JSON."""
+    return [list(spec[0]), str(spec[1]).removeprefix("torch.")]
+
+
+def spec_of(saved: Any) -> Spec:
+    shape, name = saved
+    dtype = getattr(torch, name)
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(f"{name} is no type of numbers")
+    return tuple(int(size) for size in shape), dtype

@@ -1,0 +1,68 @@
+"""What a party says and hears beside the moves of an algorithm: a message a kind and link."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from ..core.errors import AbortedError, DataError, FedLoomError
+from ..core.topology import Client, Party, title
+from ..fabric.kinds import Key, Message
+from ..transports.grpc.transport import GrpcTransport
+from .party_file import Patience
+
+
+@dataclass
+class Speaking:
+    """`moves`: kinds in their order. Waits are graded, so that the party next to a silence names
+    it."""
+
+    transport: GrpcTransport
+    me: Party
+    moves: Mapping[str, int]
+    waits: Patience
+
+    def open(self) -> None:
+        """Until all who belong here have come."""
+        self.transport.open()
+        self.transport.await_peers(self.transport.links, self.waits.start)
+
+    def say(self, kind: str, to: Party, payload: Mapping[str, Tensor], round: int = 0) -> None:
+        key = Key(round, self.moves[kind])
+        self.transport.send(Message(key, kind, self.me, to, dict(payload)))
+
+    def hear(self, kind: str, source: Party, round: int = 0) -> Any:
+        key = Key(round, self.moves[kind])
+        taken = self.transport.mailbox(self.me).take(source, key, kind, self._seconds(source))
+        if taken is None:
+            raise DataError(f"{title(source)} went on without its {kind}")
+        return taken.payload
+
+    def _seconds(self, source: Party) -> float:
+        """Others may still be waiting for somebody to come."""
+        steps = 1 if isinstance(source, Client) else 4 if isinstance(self.me, Client) else 2
+        return self.waits.start + steps * self.waits.patience
+
+    def fail(self, problem: BaseException) -> None:
+        """Everyone is told why."""
+        if self.transport.cause is None and not isinstance(problem, AbortedError):
+            why = str(problem) if isinstance(problem, FedLoomError) else "it stopped before the end"
+            self.transport.abort(f"{title(self.me)}: {why}")
+
+    def close(self) -> None:
+        self.transport.close()
+
+    @property
+    def cause(self) -> str | None:
+        return self.transport.cause
+
+    def totals(self) -> dict[str, Any]:
+        """Bytes to and from each peer, and by kind of what left."""
+        links = self.transport.links.items()
+        return {
+            "links": {str(peer): dict(link.counts) for peer, link in links},
+            "left": {str(peer): dict(link.left) for peer, link in links},
+        }

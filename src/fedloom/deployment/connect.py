@@ -1,0 +1,98 @@
+"""A party's connections, from its party file: whom it dials, who may come, whom it believes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..core.errors import DataError, SettingError
+from ..core.files import read_secret
+from ..core.topology import SERVER, Client, Party, Topology, title
+from ..fabric.permits import Permits
+from ..transports.grpc.connection import Note
+from ..transports.grpc.tls import Address, Door, Identity
+from ..transports.grpc.transport import GrpcTransport
+from ..transports.position import Position
+from .keys.allow_list import Gate
+from .keys.certificates import Certificate, host_name
+from .party_file import PartyFile
+
+
+@dataclass(frozen=True)
+class Connections:
+    """Of one party of a federation."""
+
+    own: PartyFile
+    topology: Topology
+
+    def transport(
+        self, run: str, permits: Permits, note: Note, position: Position | None = None
+    ) -> GrpcTransport:
+        """For the run with this fingerprint; not opened yet."""
+        own, (dials, expected) = self.own, peers(self.topology, self.own.me)
+        own.refuse_open_secrets()
+        return GrpcTransport(
+            own.me,
+            run,
+            self.identity,
+            dials={peer: self.address(str(peer)) for peer in dials},
+            door=self._door(tuple(expected)) if own.listen is not None else None,
+            timing=own.waits.timing,
+            permits=permits,
+            cap=own.limits.frame,
+            bounds=own.limits.bounds,
+            position=position,
+            note=note,
+        )
+
+    @property
+    def identity(self) -> Identity:
+        keys = self.own.keys
+        return Identity(read(Path(keys.certificate)), read_secret(Path(keys.key), "key"))
+
+    def ca(self, name: str) -> Certificate:
+        if name not in self.own.peers:
+            raise SettingError(f"the party file has no [peers.{name}]")
+        return Certificate.read(Path(self.own.peers[name].ca))
+
+    def address(self, name: str) -> Address:
+        ca, target = self.ca(name).pem(), self.own.peers[name].address
+        if target is None:
+            me = title(self.own.me)
+            raise SettingError(f"[peers.{name}]: {me} dials it, and needs its address")
+        return Address(target, ca, host_name(name), self._gate([name]))
+
+    def _gate(self, silos: Iterable[str]) -> Gate:
+        """Who is believed, of some organisations; the list is read anew when it changes."""
+        return Gate(Path(self.own.keys.allow), {silo: self.ca(silo) for silo in silos})
+
+    def _door(self, expected: tuple[Party, ...]) -> Door:
+        assert self.own.listen is not None
+        silos = sorted({party.silo if isinstance(party, Client) else party for party in expected})
+        pem = b"".join(self.ca(silo).pem() for silo in silos)
+        return Door(self.own.listen, self._gate(silos), pem, expected)
+
+
+def listeners(topology: Topology) -> list[str]:
+    """Hubs, and the server, in their order: of two, the later dials the earlier."""
+    return [*topology.silos, *([SERVER] if topology.server else [])]
+
+
+def peers(topology: Topology, party: Party) -> tuple[list[Party], list[Party]]:
+    """Whom a party dials, and who dials it."""
+    if party not in topology.parties:
+        raise SettingError(f"{title(party)} has no part in this run")
+    if isinstance(party, Client):
+        return [party.silo], []
+    order = listeners(topology)
+    place = order.index(party)
+    own = topology.of(party) if party != SERVER else ()
+    return [*order[:place]], [*own, *order[place + 1 :]]
+
+
+def read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as problem:
+        raise DataError(f"{path} cannot be read: {problem.strerror}") from None

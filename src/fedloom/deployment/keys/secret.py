@@ -1,0 +1,33 @@
+"""A party's secret: what its noise and, at a hub, its silo's initial block are drawn from."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+from ...core import files
+from ...core.errors import ExistsError, SettingError
+
+LEAST = 32  # bytes
+DIFFERENT = 8  # bytes that a secret has at least, or nobody has drawn it
+
+
+def new_secret(path: Path) -> None:
+    """32 random bytes, written as hexadecimal digits for this user alone."""
+    if path.exists():
+        raise ExistsError(
+            f"{path} is there already. A secret in use cannot be replaced within a run: name "
+            "another file"
+        )
+    files.write_bytes(path, secrets.token_hex(LEAST).encode() + b"\n")
+
+
+def read_secret(path: Path) -> bytes:
+    """Without white space around it, which some editors add."""
+    found = files.read_secret(path, "party.secret").strip()
+    if len(found) < LEAST or len(set(found)) < DIFFERENT:
+        raise SettingError(
+            f"party.secret: {path} holds no secret, which is at least {LEAST} random bytes: "
+            "fedloom keys secret FILE makes one"
+        )
+    return found

@@ -1,0 +1,92 @@
+"""What a finished run left with a party: its part of the model, and of which version it is."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save
+
+from ...algorithms.contract import Algorithm
+from ...core import tree
+from ...core.errors import DataError
+from ...core.placed import AtClients, AtHubs
+from ...engines.party.engine import PartyEngine
+from ...records.checkpoint import Checkpoint, load_checkpoint
+from ...records.history import CHECKPOINT
+from .past_rounds import DONE
+
+CURE = (
+    "restore it from a backup, or start all parties with --resume: the last rounds are made again"
+)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """Of the run with this fingerprint, after so many rounds. `block`: a digest of what is here."""
+
+    run: str
+    round: int
+    block: str
+    checkpoint: Checkpoint
+
+    @staticmethod
+    def read(folder: Path, run: str) -> Finished:
+        """DataError where there is none, or one of another run."""
+        try:
+            done = json.loads((folder / DONE).read_text(encoding="utf-8"))
+            of, rounds = str(done["run"]), int(done["rounds"])
+        except (OSError, ValueError, KeyError, TypeError):
+            raise DataError(f"{folder}: no finished run is there ({DONE})") from None
+        if of != run:
+            raise DataError(
+                f"{folder} is of another run: fingerprints {of[:12]} and {run[:12]} (another run "
+                "file, agreement or version of FedLoom)"
+            )
+        checkpoint = load_checkpoint(folder / CHECKPOINT, CURE)
+        if checkpoint.round != rounds:
+            raise DataError(
+                f"{folder}: the run ended after round {rounds}, the checkpoint is of round "
+                f"{checkpoint.round}"
+            )
+        held = {name: checkpoint.tensors[name] for name in sorted(checkpoint.tensors)}
+        return Finished(of, rounds, hashlib.sha256(save(held)).hexdigest(), checkpoint)
+
+    def told(self) -> dict[str, Any]:
+        """For other hubs."""
+        return {"run": self.run, "round": self.round, "block": self.block}
+
+
+def state_of(fed: PartyEngine, algorithm: Algorithm, finished: Finished | None) -> Any:
+    """The trained state, as far as it lives here; a client of most algorithms holds none of it."""
+    fresh = algorithm.start(fed)._asdict()
+    mine = {name: fed.read(value) for name, value in fresh.items()}
+    if not tree.tensors(mine):
+        return algorithm.State(**fresh)
+    if finished is None:
+        raise DataError("this algorithm keeps state at its clients, and this one's is lost")
+    found = finished.checkpoint.snapshot(mine).state
+    placed = {name: tree.map_tensors(lambda a: a.to(fed.device), found[name]) for name in fresh}
+    return algorithm.State(**{name: _at(fed, fresh[name], v) for name, v in placed.items()})
+
+
+def _at(fed: PartyEngine, fresh: Any, values: Any) -> Any:
+    if isinstance(fresh, AtClients):
+        return fed.place_clients(values)
+    return AtHubs(values, fresh.places)
+
+
+def version_of(told: dict[str, dict[str, Any]]) -> str:
+    """One name for the whole model, from what hubs and server tell of theirs; DataError where they
+    do not belong together."""
+    rounds = {name: one["round"] for name, one in told.items()}
+    runs = {name: one["run"][:12] for name, one in told.items()}
+    for what, each in (("runs", runs), ("rounds", rounds)):
+        if len(set(each.values())) > 1:
+            whose = ", ".join(f"{name} {value}" for name, value in sorted(each.items()))
+            raise DataError(f"blocks of different {what} do not belong together: {whose}")
+    plain = json.dumps(told, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(plain.encode()).hexdigest()

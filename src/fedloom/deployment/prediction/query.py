@@ -1,0 +1,131 @@
+"""The verbs at prediction, and what may pass then.
+
+An algorithm's `predict` gives scores to every hub. Here one silo asks: what would go to all hubs
+goes to its hub alone, and the others compute no scores.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...algorithms.contract import Step
+from ...config.runfile import RunFile
+from ...core.errors import SettingError
+from ...core.placed import AtClients, AtHubs, Placed, RowMap, Rows
+from ...engines.party.engine import PartyEngine
+from ...fabric.kinds import Key, Kind, Message
+from ...fabric.local_work import Local
+from ...fabric.permits import Form, Permits, Way, form_of, way
+from ...fabric.schedule import Everyone, Moment
+from ...runs.run import Run
+from ...transports.memory import MemoryTransport
+from ..agreement.shared_facts import Basis
+
+
+class Asked(PartyEngine):
+    """`asker`: the silo that gets the scores. `without`: a silo adds nothing to rows that it does
+    not have."""
+
+    asker: str
+    without: bool = False
+
+    def exchange(self, kind: Kind, value: AtHubs[Any]) -> AtHubs[dict[str, Any]]:
+        return self.collect(kind, value, to=self.asker)
+
+    def spread(self, kind: Kind, value: AtHubs[Mapping[str, Any]], frm: str | None = None) -> Any:
+        if frm is None or self.scope != self.silos:
+            return super().spread(kind, value, frm)
+        return super(Asked, self.within(self.asker)).spread(kind, value, frm)
+
+    def at_hubs(self, f: Local, *values: Placed, steps: int = 0) -> AtHubs[Any]:
+        """Where everything that it takes lives."""
+        moved = [value for value in values if isinstance(value, AtHubs)]
+        places = tuple(hub for hub in self.scope if all(hub in v.places for v in moved))
+        return self._at([hub for hub in self._hubs() if hub in places], places, f, values, steps)
+
+    def gather(self, kind: Kind, value: AtClients[Tensor], where: RowMap) -> AtHubs[Rows]:
+        """Rows that nobody has are zeros; `without`, they count."""
+        found = super().gather(kind, value, where)
+        if not self.without:
+            return found
+        counted = {
+            hub: Rows(r.value, torch.ones_like(r.mask)) for hub, r in self.read(found).items()
+        }
+        return AtHubs(counted, found.places)
+
+
+@dataclass(frozen=True)
+class Foreseen:
+    """`adds_up`: scores are sums of what silos embed, so that a silo can be left out of them."""
+
+    forms: Mapping[Way, frozenset[Form]]
+    adds_up: bool
+
+
+def foresee(file: RunFile, basis: Basis, asker: str) -> Foreseen:
+    """The messages of a prediction for a silo, found by making one on made-up rows; the same
+    wherever it is worked out."""
+    run = basis.run(file)
+    if run.algorithm.predicts_alone:
+        raise SettingError(
+            f"{file.values['algorithm']['name']}: every silo predicts by itself, so there is no "
+            "score to ask the others for"
+        )
+    parties = run.placement.topology.parties
+    seen = _Seen(parties)
+    fed = _Watched(
+        run.task,
+        run.shapes,
+        run.placement.view(parties),
+        hosted=parties,
+        transport=seen,
+        seed=0,
+        schedule=Everyone(),
+    )
+    fed.asker, fed.kinds = asker, {}
+    fed.begin(0)
+    rows = Step(*fed.minibatch(torch.arange(run.placement.size)))
+    run.algorithm.predict(fed, run.algorithm.start(fed), rows)
+    forms: dict[Way, set[Form]] = defaultdict(set)
+    for message in seen.messages:
+        row = fed.kinds[message.key.move].row is not None
+        forms[way(message.kind, message.source, message.to)].add(form_of(message.payload, row))
+    return Foreseen({where: frozenset(each) for where, each in forms.items()}, _adds_up(run, fed))
+
+
+def permits(foreseen: Foreseen, more: Mapping[Way, Form]) -> Permits:
+    """Those messages, and those around them."""
+    return Permits({**foreseen.forms, **{where: frozenset([one]) for where, one in more.items()}})
+
+
+def _adds_up(run: Run, fed: _Watched) -> bool:
+    if len(run.placement.topology.silos) == 1:
+        return True
+    embedded = {kind.row for kind in fed.kinds.values()} <= {"embedding", "scores", None}
+    plain = run.task.head is None and run.task.combine == "sum"
+    return run.algorithm.joint and plain and embedded
+
+
+class _Seen(MemoryTransport):
+    def __init__(self, parties: Any):
+        super().__init__(parties)
+        self.messages: list[Message] = []
+
+    def send(self, message: Message) -> None:
+        self.messages.append(message)
+        super().send(message)
+
+
+class _Watched(Asked):
+    kinds: dict[int, Kind]  # by number of the move
+
+    def _next(self, kind: Kind) -> tuple[Key, Moment]:
+        key, moment = super()._next(kind)
+        self.kinds[key.move] = kind
+        return key, moment

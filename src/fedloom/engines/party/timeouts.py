@@ -1,0 +1,43 @@
+"""How long parties wait for each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...core.errors import SettingError
+
+
+@dataclass(frozen=True)
+class Waits:
+    """How long to wait, in seconds.
+
+    `up`: a client that has not answered its hub by then is absent from the rest of the round; None:
+    everyone is waited for. `patience`: how long a hub waits for a client then. `quorum`: with `up`,
+    fewer answers than this are not enough, and the hub waits on, up to `patience`. Hubs wait twice
+    as long for each other, and clients four times as long for their hub, so that a silence is named
+    by the party next to it. No wait is longer.
+    """
+
+    up: float | None = None
+    patience: float = 60.0
+    quorum: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.patience > 0 or (self.up is not None and not 0 < self.up <= self.patience):
+            raise SettingError(
+                f"waits: 0 < up <= patience is needed, not up {self.up}, patience {self.patience}"
+            )
+        if self.quorum < 0:
+            raise SettingError(f"waits: quorum must be a number of clients, not {self.quorum}")
+
+    @property
+    def for_client(self) -> float:
+        return self.patience if self.up is None else self.up
+
+    @property
+    def for_hub(self) -> float:
+        return 2 * self.patience
+
+    @property
+    def for_own_hub(self) -> float:
+        return 4 * self.patience

@@ -1,0 +1,107 @@
+"""Rows of silos' data, and how they are taken."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...core import tree
+from ...data.placement import Placement
+from ...models.task import Shapes, Task
+from .axis import Chunk
+
+JOINED = 2**26  # bytes of silos' rows that are joined, and so held twice
+Pair = tuple[Tensor, Tensor | None]  # features and labels
+
+
+class Held:
+    """Features and labels of silos, where they are computed. Those of silos that are alike are
+    joined, if they are few: rows of a minibatch are then taken from all of them at once."""
+
+    def __init__(self, task: Task, shapes: Shapes, placement: Placement, device: torch.device):
+        self._placed = placement
+        self.x = {
+            silo: x.to(dtype=shapes.features[silo][1], device=device)
+            for silo, x in placement.x.items()
+        }
+        self.y = {
+            silo: None if y is None else task.loss.labels(y, shapes.dtype).to(device)
+            for silo, y in placement.y.items()
+        }
+        self._joined: dict[tuple[str, ...], Pair] = {}
+
+    def holds(self, placement: Placement) -> bool:
+        """Whether these are its rows, whoever owns them there."""
+        mine = self._placed
+        return all(
+            a.get(silo) is b[silo]
+            for a, b in ((mine.x, placement.x), (mine.y, placement.y))
+            for silo in b
+        )
+
+    def all(self, silos: tuple[str, ...]) -> Pair:
+        """All rows, [silos, rows, ...]: those that are joined as they are."""
+        if len(silos) > 1 and (joined := self._together(silos)) is not None:
+            x, y = (None if a is None else a.unflatten(0, (len(silos), -1)) for a in joined)
+            assert x is not None
+            return x, y
+        x, y = self._of(silos)
+        return torch.stack(x), torch.stack(y) if y else None
+
+    def take(self, chunk: Chunk, rows: Tensor) -> Pair:
+        """Each client's, by their numbers."""
+        if chunk.mixed and (joined := self._together(chunk.silos)) is not None:
+            x, y = joined
+            before = tree.sent(torch.from_numpy(chunk.of * len(self.x[chunk.silos[0]])), x.device)
+            rows = rows + before.reshape(-1, *[1] * (rows.ndim - 1))
+            return rows_at(x, rows), None if y is None else rows_at(y, rows)
+        each, labels = self._of(chunk.silos)
+        return _taken(chunk, each, rows), _taken(chunk, labels, rows) if labels else None
+
+    def flat(self, silos: tuple[str, ...], ids: Tensor, counts: Sequence[int]) -> Pair:
+        """Rows by their numbers, so many of each silo."""
+        if len(silos) > 1 and (joined := self._together(silos)) is not None:
+            before = np.arange(len(silos)) * len(self.x[silos[0]])
+            ids = ids + tree.sent(torch.from_numpy(before.repeat(counts)), ids.device)
+            x, y = (None if a is None else a.index_select(0, ids) for a in joined)
+            assert x is not None
+            return x, y
+        each, labels = self._of(silos)
+        split = ids.split(list(counts))
+        x = torch.cat([a.index_select(0, at) for a, at in zip(each, split, strict=True)])
+        if not labels:
+            return x, None
+        return x, torch.cat([a.index_select(0, at) for a, at in zip(labels, split, strict=True)])
+
+    def _together(self, silos: tuple[str, ...]) -> Pair | None:
+        """One after the other, unless they are too many."""
+        if silos not in self._joined:
+            x, y = self._of(silos)
+            if tree.nbytes([x, y]) > JOINED:
+                return None
+            self._joined[silos] = torch.cat(x), torch.cat(y) if y else None
+        return self._joined[silos]
+
+    def _of(self, silos: tuple[str, ...]) -> tuple[list[Tensor], list[Tensor]]:
+        labels = [mine for silo in silos if (mine := self.y[silo]) is not None]
+        return [self.x[silo] for silo in silos], labels
+
+
+def _taken(chunk: Chunk, values: Sequence[Tensor], rows: Tensor) -> Tensor:
+    """Rows of each silo's own values, silo by silo, without a copy in between."""
+    if not chunk.mixed:
+        return rows_at(values[0], rows)
+    found = values[0].new_empty(*rows.shape, *values[0].shape[1:])
+    counts = list(chunk.counts)
+    parts = rows.split_with_sizes(counts), found.split_with_sizes(counts)
+    for whole, mine, into in zip(values, *parts, strict=True):
+        torch.index_select(whole, 0, mine.flatten(), out=into.flatten(0, mine.ndim - 1))
+    return found
+
+
+def rows_at(values: Tensor, at: Tensor) -> Tensor:
+    """values[at], several times faster."""
+    return values.index_select(0, at.flatten()).unflatten(0, at.shape)

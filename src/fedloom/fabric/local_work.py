@@ -1,0 +1,119 @@
+"""Local work: which functions may be applied where values live, and what they are given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import lru_cache, partial, wraps
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from ..core import tree
+from ..core.errors import PlacementError
+from ..core.placed import AtClients, AtHubs, Known, PerSilo, Placed
+from ..core.topology import Client, Party, title
+
+Local = Callable[..., Any]
+L = TypeVar("L", bound=Local)
+
+
+def name_of(f: Local) -> str:
+    return getattr(f, "__qualname__", None) or repr(f)
+
+
+def by_rows(f: L) -> L:
+    """Says of local work that what it gives for a row depends on this row, and on what is the same
+    at all clients of a silo, only: an engine may do the rows of many clients at once."""
+    f.by_rows = True  # type: ignore[attr-defined]
+    return f
+
+
+def in_shares(f: L) -> L:
+    """Says of local work that, if it is one local step, its mean over clients with the same weights
+    is what it gives for all of their rows, each with its share in the mean in place of a mask. That
+    is so if it gives a constant and a sum over rows, in which each row has its share."""
+    f.in_shares = True  # type: ignore[attr-defined]
+    return f
+
+
+def check_local(f: Local) -> None:
+    """A local function sees its arguments and nothing else of the run."""
+    for inside in _carried(f):
+        if isinstance(inside, Placed | Tensor):
+            raise PlacementError(
+                f"{name_of(f)} carries a value of the run inside it: pass it as an argument, so "
+                "that it is known where it lives"
+            )
+
+
+def _carried(f: Any) -> Iterator[Any]:
+    """What a function brings along besides its arguments."""
+    if isinstance(f, partial):
+        yield from (*f.args, *f.keywords.values(), *_carried(f.func))
+        return
+    plain = getattr(f, "__func__", f)
+    yield from getattr(plain, "__defaults__", None) or ()
+    yield from (getattr(plain, "__kwdefaults__", None) or {}).values()
+    for cell in getattr(plain, "__closure__", None) or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # a cell that is not filled yet
+            continue
+
+
+@lru_cache(256)
+def giving_tensors(f: Local) -> Local:
+    """f, refusing a result that is not made of tensors: what clients compute is stacked, averaged
+    or sent."""
+
+    @wraps(f)
+    def checked(*args: Any) -> Any:
+        result = f(*args)
+        if not all(isinstance(leaf, Tensor) for leaf in tree.leaves(result)):
+            raise TypeError("it must return tensors, or tuples and dicts of tensors")
+        return result
+
+    return checked
+
+
+def of_nothing(f: Local) -> Local:
+    """A function without arguments as one that ignores its argument."""
+
+    @wraps(f)
+    def ignoring(_: None) -> Any:
+        return f()
+
+    return ignoring
+
+
+def argument(value: Any, party: Party, user: str) -> Any:
+    """A placed value as a local function at a party is given it."""
+    if isinstance(value, Known):
+        return value.value
+    if isinstance(value, PerSilo):
+        home = party.silo if isinstance(party, Client) else party
+        if home not in value.values:
+            raise PlacementError(f"{user} at {title(party)}: this is not known there")
+        return value.values[home]
+    if isinstance(value, AtClients) and isinstance(party, Client):
+        return value.get(party, user)
+    if isinstance(value, AtHubs) and isinstance(party, str):
+        return value.get(party, user)
+    raise misplaced(value, title(party), user)
+
+
+def misplaced(value: Any, where: str, user: str) -> PlacementError:
+    """The error for a value that is not where it is used."""
+    if isinstance(value, AtHubs):
+        return PlacementError(
+            f"{user} at {where} was given a value that lives {value.where()}: bring it down with "
+            "to_clients, scatter or spread"
+        )
+    if isinstance(value, AtClients):
+        return PlacementError(
+            f"{user} at {where} was given a value that lives at the clients: bring it up with "
+            "gather, mean or collect"
+        )
+    return PlacementError(
+        f"{user} was given {type(value).__name__}, which has no place: use fed.known(...)"
+    )

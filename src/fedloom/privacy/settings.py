@@ -1,0 +1,259 @@
+"""Noise on what leaves a client, and what can be promised of it.
+
+Rows of an embedding are clipped to norm C and get Gaussian noise of standard deviation c. Ids are
+known after alignment, so neighbours *replace* one record: one release is mu = 2C/c in Gaussian
+differential privacy, and T of them are sqrt(T) as much. Sampling amplifies nothing: the receiver
+knows which rows a minibatch has. Three modes:
+
+- "frozen": blocks are not trained, and a row's noisy embedding is the same each time it is sent.
+- "trained": local gradients are clipped row by row and get noise too (DP-SGD), before anything
+  leaves the client: mu^2 = T (2C/c)^2 + S (2/s)^2 with S local steps of the row.
+- "noise-only": noise on embeddings alone, as VAFL has it. A block that trains carries a record into
+  the embeddings of other rows, so no guarantee follows: a heuristic.
+
+Conversions between mu and (epsilon, delta) are dp-accounting's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Annotated, Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..core.checked import check_fields
+from ..core.errors import SettingError
+from ..core.settings import NotNegative, above, at_least, inside
+
+Mode = Literal["frozen", "trained", "noise-only"]
+MODES: dict[str, str] = {
+    "frozen": "a guarantee: blocks are not trained, and a row's noisy embedding never changes",
+    "trained": "a guarantee: embeddings and local gradients are clipped and noisy",
+    "noise-only": "a heuristic, not a guarantee: trained blocks carry records into other rows",
+}
+HEURISTIC = MODES["noise-only"]
+
+ASSUMED = (
+    "neighbours: one record's features in one silo are replaced by any others; `mu_total` is for a "
+    "person whose records in all silos are replaced",
+    "against: everyone who sees everything that leaves the record's client, in training",
+    "noise is drawn from a secret of the client (in a simulation, from the seed: a simulation "
+    "protects nobody)",
+    "not protected: labels, ids, who holds which row; what is told before training (means and "
+    "categories of columns); rows predicted later, whose embeddings are clipped and not noisy",
+    "numbers are floating-point ones: attacks on their last bits are not accounted for",
+)
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """How embeddings that leave clients are perturbed, and how much may be spent on a record.
+
+    Give `noise` itself, or a budget (`mu`, or `epsilon` with `delta`) and how often a row may be
+    sent (`releases`). A run with a budget stops before a record would exceed it.
+    """
+
+    mode: Annotated[Mode, "what is promised: see the page on privacy"]
+    clip: Annotated[float | None, above(0), "C, the largest norm of a row's embedding"] = None
+    noise: Annotated[float | None, above(0), "c, standard deviation of the Gaussian noise"] = None
+    uniform: Annotated[
+        NotNegative, "half width of uniform noise in earlier layers; promises nothing"
+    ] = 0
+    gradient_clip: Annotated[
+        float | None, above(0), "trained: largest norm of a row's gradient"
+    ] = None
+    gradient_noise: Annotated[
+        float | None,
+        above(0),
+        "trained: s, standard deviation of the gradients' noise / gradient_clip",
+    ] = None
+    mu: Annotated[float | None, above(0), "the budget of a record in a silo"] = None
+    epsilon: Annotated[float | None, above(0), "the budget of a record in a silo, with delta"] = (
+        None
+    )
+    delta: Annotated[float, inside(0, 1), "of (epsilon, delta)"] = 1e-5
+    releases: Annotated[int | None, at_least(1), "T, how often a row may be sent on the budget"] = (
+        None
+    )
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        self.check()
+
+    def check(self) -> None:
+        """Refuse what cannot be accounted for, or cannot be meant."""
+        if self.mu is not None and self.epsilon is not None:
+            raise SettingError("privacy: mu and epsilon are two words for one budget: give one")
+        if self.clip is None and (self.guarantees or self.budget is not None):
+            raise SettingError(
+                "privacy: noise without clipping cannot be accounted for: give clip, or "
+                'mode = "noise-only" without a budget'
+            )
+        if self.mode == "trained" and self.gradient_clip is None:
+            raise SettingError("privacy: mode trained clips gradients too: give gradient_clip")
+        for name in ("gradient_clip", "gradient_noise"):
+            if self.mode != "trained" and getattr(self, name) is not None:
+                raise SettingError(f'privacy: {name} is for mode = "trained"')
+        if self.guarantees:
+            _has_accounting()  # before training, not when the first record is made
+        self.scales(1)
+
+    @property
+    def guarantees(self) -> bool:
+        return self.mode != "noise-only"
+
+    @property
+    def budget(self) -> float | None:
+        """The budget as mu."""
+        return self.mu if self.epsilon is None else mu_of(self.epsilon, self.delta)
+
+    def scales(self, steps: int) -> Scales:
+        """How much noise there is, where a release goes with so many local steps. What is not given
+        is chosen so that the releases use up the budget, half of it on gradients."""
+        noise, gradient, budget = self.noise, self.gradient_noise, self.budget
+        missing = noise is None or (self.mode == "trained" and gradient is None)
+        if missing:
+            times = 1 if self.mode == "frozen" else self.releases
+            if budget is None or times is None:
+                raise SettingError(
+                    "privacy: give the noise, or a budget (mu or epsilon) and how often a row may "
+                    "be sent on it (releases)"
+                )
+            left = budget**2 / times
+            if noise is not None:
+                left -= (2 * self.clipped / noise) ** 2
+            if gradient is not None:
+                left -= steps * (2 / gradient) ** 2
+            if left <= 0:
+                raise SettingError(
+                    f"privacy: the budget (mu {budget:.4g}) is spent by {times} releases before "
+                    "all noise is chosen: give more noise, fewer releases or a larger budget"
+                )
+            both = noise is None and gradient is None and self.mode == "trained"
+            share = left / 2 if both else left
+            if noise is None:
+                noise = 2 * self.clipped / math.sqrt(share)
+            if self.mode == "trained" and gradient is None:
+                gradient = 2 * math.sqrt(steps / share)
+        assert noise is not None
+        release = None if self.clip is None else (2 * self.clip / noise) ** 2
+        step = 0.0 if gradient is None else (2 / gradient) ** 2
+        if budget is not None and release is not None and release + step > _allowed(budget):
+            raise SettingError(
+                f"privacy: the budget (mu {budget:.4g}) is spent before the first round: one "
+                f"release alone is mu {math.sqrt(release + step):.4g}; give more noise or a larger "
+                "budget"
+            )
+        return Scales(noise, gradient or 0.0, budget, release, step)
+
+    @property
+    def clipped(self) -> float:
+        """C, where a budget needs one."""
+        assert self.clip is not None
+        return self.clip
+
+    def statement(self) -> list[str]:
+        """What is promised, and what that rests on, for people."""
+        first = f"privacy mode {self.mode}: {MODES[self.mode]}"
+        return [first, *ASSUMED] if self.guarantees else [first]
+
+
+class Scales(NamedTuple):
+    """Noise of a run. `release` and `step`: mu^2 of one release and of one local step; where rows
+    are not clipped, a release has none."""
+
+    noise: float
+    gradient_noise: float
+    budget: float | None
+    release: float | None
+    step: float
+
+    def mu(self, releases: Tensor, steps: Tensor) -> Tensor:
+        """mu of records that were released, and worked on, so often."""
+        assert self.release is not None
+        return (releases.double() * self.release + steps.double() * self.step).sqrt()
+
+    def exceeds(self, mu: float) -> bool:
+        return self.budget is not None and mu**2 > _allowed(self.budget)
+
+
+def _allowed(budget: float) -> float:
+    return budget**2 * (1 + 1e-9)  # a budget that is used up exactly is not exceeded
+
+
+def spent(
+    privacy: Privacy, scales: Scales, counts: Mapping[str, tuple[Tensor, Tensor]]
+) -> dict[str, Any]:
+    """What a record says of privacy. `counts`: in each silo, how often each row was released, and
+    worked on."""
+    told: dict[str, Any] = {
+        "mode": privacy.mode,
+        "guarantee": privacy.guarantees,
+        "says": MODES[privacy.mode],
+        "noise": scales.noise,
+        "releases": max(int(releases.max()) for releases, _ in counts.values()),
+        "budget_mu": scales.budget,
+    }
+    if scales.release is not None:
+        each = [scales.mu(releases, steps) for releases, steps in counts.values()]
+        told["mu"] = max(float(mu.max()) for mu in each)
+        told["mu_mean"] = sum(float(mu.mean()) for mu in each) / len(each)
+        told["mu_total"] = float(torch.stack(each).square().sum(0).max()) ** 0.5
+        if privacy.guarantees:
+            told["delta"] = privacy.delta
+            told["epsilon"] = epsilon_of(told["mu"], privacy.delta)
+            told["epsilon_total"] = epsilon_of(told["mu_total"], privacy.delta)
+    return told
+
+
+def spent_here(
+    privacy: Privacy, scales: Scales, silo: str, counts: tuple[Tensor, Tensor]
+) -> dict[str, Any]:
+    """What a party says of its own records; what a person spends over all silos it cannot."""
+    told = spent(privacy, scales, {silo: counts})
+    return {name: value for name, value in told.items() if not name.endswith("_total")}
+
+
+@lru_cache(maxsize=1024)
+def epsilon_of(mu: float, delta: float) -> float:
+    """epsilon at delta of mu-Gaussian differential privacy."""
+    return 0.0 if mu == 0 else float(_accounting().get_epsilon_gaussian(1 / mu, delta))
+
+
+@lru_cache(maxsize=64)  # a run asks at every step
+def mu_of(epsilon: float, delta: float) -> float:
+    """The largest mu that is (epsilon, delta)-private."""
+    return 1 / float(_accounting().get_sigma_gaussian(epsilon, delta))
+
+
+def _has_accounting() -> None:
+    if find_spec("dp_accounting") is None:
+        raise SettingError(
+            "accounting for privacy needs dp-accounting: pip install 'fedloom[privacy]'"
+        )
+
+
+def _accounting() -> ModuleType:
+    _has_accounting()
+    import dp_accounting  # a second, with scipy: for who asks only
+
+    return dp_accounting
+
+
+def in_words(told: Mapping[str, Any]) -> str:
+    """What a record says of privacy, in a sentence."""
+    if "mu" not in told:
+        return f"privacy: {told['says']}; rows are not clipped, so no number can be given"
+    budget = "" if told["budget_mu"] is None else f" of {told['budget_mu']:.4g}"
+    text = f"privacy: the most used record of a silo has spent mu {told['mu']:.4g}{budget}"
+    if "epsilon" in told:
+        text += f" (epsilon {told['epsilon']:.4g} at delta {told['delta']:g})"
+    if "mu_total" in told:
+        text += f", a person over all silos {told['mu_total']:.4g}"
+    return f"{text}; {told['says']}"

@@ -1,0 +1,267 @@
+"""A trained model out of its run: predicts, is judged, is saved and loaded.
+
+On disk it is a folder: `model.safetensors` (weights) and `model.json` (which registered models they
+belong to, how silos prepare their tables, classes), each with a digest over the whole file. Nothing
+in it is code; modules of your own are named when it is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..core import seal
+from ..core.checked import checked
+from ..data.dataset import Goal
+from ..data.tables.id_overlap import LEAST
+from ..data.placement import Placement, as_rows
+from ..data.tables.prepare import Preparation
+from ..data.tables.read import Files, IdKind, read_rows
+from ..core.errors import DataError, ModelError, SettingError, nearest
+from ..models.losses import Loss
+from ..models.clipping import GUARDED, guarded
+from ..models.library import IN_A_ROW, Maker, in_a_row, registered
+from ..records.metrics import Metrics, check_metrics, metrics
+from ..core.registry import losses
+from ..core.settings import shown
+
+How = Literal["joint", "combined", "alone"]
+Sources = Mapping[str, Any]
+
+FORM = 2
+CURE = "save it again (run.save), or restore it from a backup"
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """`how` silos predict: "joint" (embeddings meet, then the head), "combined" (lone silos' scores
+    put together), "alone" (a silo by itself; say which with `at`). `facts` are for people."""
+
+    how: How
+    blocks: Mapping[str, nn.Module]
+    heads: Mapping[str, nn.Module | None]
+    combine: str
+    widths: Mapping[str, int]
+    loss: Loss
+    makers: Mapping[str, Maker | None]
+    head_maker: Maker | None = None
+    classes: tuple[str, ...] = ()
+    columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    preparation: Preparation | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def silos(self) -> tuple[str, ...]:
+        return tuple(self.blocks)
+
+    @property
+    def goal(self) -> Goal | None:
+        return self.loss.goal
+
+    @checked("x")
+    def predict(self, x: Mapping[str, Tensor] | Placement, at: str | None = None) -> Tensor:
+        """Scores of rows: {silo: features}, the same rows in every silo, or a placement."""
+        x = x.x if isinstance(x, Placement) else x
+        if not isinstance(x, Mapping):
+            form = "{silo: features} or a Placement is expected"
+            raise DataError(f"Model.predict: {form}, not {shown(x)}")
+        x = {silo: as_rows(f"features of silo {silo}", rows) for silo, rows in x.items()}
+        if set(x) != set(self.silos):
+            raise DataError(f"a model of silos {list(self.silos)}, rows of {list(x)}")
+        if len({len(rows) for rows in x.values()}) != 1:
+            raise DataError("silos differ in their number of rows")
+        if self.how == "alone" and at not in self.blocks:
+            hint = nearest(at or "", self.silos)
+            raise SettingError(f"silos that trained alone predict alone: at={at!r}{hint}")
+        with torch.no_grad():
+            phis = {j: self._placed(j, self._embedded(j, x[j])) for j in self.silos}
+            if self.how == "joint":
+                return self._scores(self.silos[0], torch.stack(list(phis.values())).sum(0))
+            if at is not None and self.how == "alone":
+                return self._scores(at, phis[at])
+            return self.loss.combine([self._scores(j, phi) for j, phi in phis.items()])
+
+    @checked("files")
+    def predict_tables(
+        self,
+        files: Files,
+        id: str | None = None,
+        *,
+        at: str | None = None,
+        ids: IdKind = "plain",
+        salt: str | None = None,
+        min_match: float = LEAST,
+        notes: list[str] | None = None,
+    ) -> tuple[Any, Tensor]:
+        """New tables, {silo: {client: path}} or {silo: path}: the ids that all silos have, and
+        their scores. Without `id` its column is called as in training. What is dropped (rows that
+        are not in every silo) is told to `notes`; a share of the smallest silo's rows below
+        `min_match` is refused."""
+        if self.preparation is None:
+            raise DataError("this model was not trained on tables: it takes {silo: features}")
+        rows = read_rows(
+            files, self.preparation, id=id, ids=ids, salt=salt, min_match=min_match, notes=notes
+        )
+        return rows.ids, self.predict(rows, at)
+
+    @checked()
+    def probabilities(self, scores: Tensor) -> Tensor:
+        """Scores as probabilities: of class 1, or of each class."""
+        if scores.ndim != 2:
+            raise DataError(
+                f"scores: [rows, outputs] are expected, not of {scores.ndim} dimensions"
+            )
+        if self.goal == "binary":
+            return scores.sigmoid()[:, 0]
+        if self.goal == "classes":
+            return scores.softmax(1)
+        raise ModelError("only classes have probabilities")
+
+    @checked()
+    def evaluate(
+        self, placement: Placement, at: str | None = None, *, more: Sequence[str] = ()
+    ) -> Metrics:
+        """Test metrics of a placement with labels; `more`: registered ones besides the usual."""
+        if self.goal is None:
+            raise ModelError("a loss of your own has no metrics: use predict")
+        check_metrics(more, self.goal)
+        return metrics(self.goal, self.predict(placement, at), placement.labels(), more)
+
+    def _embedded(self, silo: str, x: Tensor) -> Tensor:
+        block = self.blocks[silo]
+        like = next(iter(block.parameters()), None)
+        if like is not None:
+            x = x.to(like.device, like.dtype) if x.is_floating_point() else x.to(like.device)
+        try:
+            return block(x)
+        except (RuntimeError, IndexError) as problem:
+            told = f"rows of shape {list(x.shape[1:])} do not fit its model ({problem})"
+            raise DataError(f"silo {silo}: {told}") from None
+
+    def _placed(self, silo: str, phi: Tensor) -> Tensor:
+        if self.combine == "sum":
+            return phi
+        silos, widths = list(self.widths), list(self.widths.values())
+        before = sum(widths[: silos.index(silo)])
+        return F.pad(phi, (before, sum(widths) - before - phi.shape[-1]))
+
+    def _scores(self, silo: str, joint: Tensor) -> Tensor:
+        head = self.heads[silo]
+        return joint if head is None else head(joint)
+
+    # On disk
+
+    @checked()
+    def save(self, folder: str | PathLike[str]) -> Path:
+        """Into a folder; a model that is there already is replaced."""
+        folder = Path(folder)
+        tensors: dict[str, Tensor] = {}
+        for kind, modules in (("block", self.blocks), ("head", self.heads)):
+            for silo, module in modules.items():
+                state = {} if module is None else module.state_dict()
+                for name, value in state.items():
+                    tensors[f"{kind}/{silo}/{name}"] = value
+        seal.write_tensors(folder / "model.safetensors", tensors, {})
+        seal.write_json(folder / "model.json", self._described())
+        return folder
+
+    def _described(self) -> dict[str, Any]:
+        known = [name for name in losses if type(losses[name]()) is type(self.loss)]
+        return {
+            "form": FORM,
+            "how": self.how,
+            "combine": self.combine,
+            "loss": known[0] if known else None,
+            "widths": dict(self.widths),
+            "blocks": {j: None if m is None else m.describe() for j, m in self.makers.items()},
+            "head": None if self.head_maker is None else self.head_maker.describe(),
+            "has_head": any(head is not None for head in self.heads.values()),
+            "classes": list(self.classes),
+            "columns": {silo: list(names) for silo, names in self.columns.items()},
+            "preparation": None if self.preparation is None else self.preparation.to_json(),
+            "facts": dict(self.facts),
+        }
+
+
+@checked()
+def load_model(
+    folder: str | PathLike[str],
+    *,
+    blocks: Sources | None = None,
+    head: Any = None,
+    loss: Loss | None = None,
+) -> Model:
+    """A saved model. Modules of your own (functions that make them) are given again: `blocks`
+    {silo: function}, `head`, and a `loss` of your own."""
+    folder = Path(folder)
+    if not (folder / "model.json").is_file():
+        if (folder / "model" / "model.json").is_file():
+            raise DataError(f"{folder} is a run's folder: its model is in {folder / 'model'}")
+        raise DataError(f"{folder} holds no model (model.json)")
+    try:
+        told = seal.read_json(folder / "model.json", CURE)
+        tensors, _ = seal.read_tensors(folder / "model.safetensors", CURE)
+        if told["form"] != FORM:
+            raise DataError(f"{folder}: a model of another version of fedloom")
+        makers = {silo: _maker(given, silo, blocks) for silo, given in told["blocks"].items()}
+        head_maker = _maker(told["head"], "head", {"head": head}) if told["has_head"] else None
+        made = {silo: maker() for silo, maker in makers.items()}
+        heads = {silo: None if head_maker is None else head_maker() for silo in made}
+        for kind, modules in (("block", made), ("head", heads)):
+            for silo, module in modules.items():
+                _fill(module, tensors, f"{kind}/{silo}/")
+        prepared = told["preparation"]
+        return Model(
+            told["how"],
+            made,
+            heads,
+            told["combine"],
+            told["widths"],
+            loss or losses[told["loss"] or ""](),
+            {silo: maker if isinstance(maker, Maker) else None for silo, maker in makers.items()},
+            head_maker if isinstance(head_maker, Maker) else None,
+            tuple(told["classes"]),
+            {silo: tuple(names) for silo, names in told["columns"].items()},
+            None if prepared is None else Preparation.from_json(prepared),
+            told["facts"],
+        )
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as problem:
+        if isinstance(problem, DataError | ModelError | SettingError):
+            raise
+        raise DataError(f"{folder} holds no model, or a damaged one ({problem})") from None
+
+
+def _maker(told: Mapping[str, Any] | None, name: str, own: Sources | None) -> Any:
+    if told is not None and told["name"] == GUARDED:
+        return guarded(_maker(told["block"], name, own), told["clip"])
+    if own is not None and own.get(name) is not None:
+        return own[name]
+    if told is None:
+        raise ModelError(
+            f"{name}: a module of your own is not saved as code; give the function that makes it"
+        )
+    if told["name"] == IN_A_ROW:
+        return in_a_row(*(_maker(told[part], name, None) for part in ("middle", "last")))
+    settings = {key: _tuple(value) for key, value in told.items() if key != "name"}
+    return registered(told["name"], settings)
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _fill(module: nn.Module | None, tensors: Mapping[str, Tensor], prefix: str) -> None:
+    if module is not None:
+        own = {n.removeprefix(prefix): v for n, v in tensors.items() if n.startswith(prefix)}
+        first = next((v for v in own.values() if v.is_floating_point()), None)
+        if first is not None:
+            module.to(first.dtype)
+        module.load_state_dict(own)
+        module.eval()

@@ -1,0 +1,284 @@
+"""A run in a folder: records, checkpoints, report; it can be stopped, killed and resumed.
+
+    run.toml  manifest.json  partition.json  records.jsonl  ledger.json  schedule.json
+    checkpoint.safetensors and the one before it  model/  report.html
+    baselines/NAME/{records.jsonl, ledger.json, ...}
+
+Every part (the run itself, each baseline) trains to its end before the next begins. A part that was
+stopped goes on from its checkpoint, and its records are then those of an uninterrupted run: rounds
+draw from streams named by their number, and records later than the checkpoint are made again.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import warnings
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+from .build import build_data, build_parts
+from ..config.runfile import RunFile
+from ..data.partition.partition import Cut
+from ..data.federated import Federated
+from ..engines.multiprocess.ranks import Ranks
+from ..core.errors import (DamagedError, DamagedWarning, DataError, ExistsError, FedLoomError, HaltedWarning, InterruptedRun, SettingError)
+from ..fabric.kinds import ABOUT
+from ..core.files import LOCK, SHARED, locked, make_folder, write_json, write_text
+from ..records.history import CHECKPOINT, Checkpoints
+from ..records.manifest import Manifest
+from ..records.record import Record, append_record, write_records
+from ..records.writers import Writer, open_writers
+from .run import Run
+
+
+class Watcher:
+    """Told how a job goes on; what a terminal or a notebook shows is derived from it."""
+
+    def data(self, data: Federated) -> None:
+        """The rows are there; nothing has been trained yet."""
+
+    def part(self, name: str, rounds: int, done: int, metric: str | None) -> None:
+        """A part begins, perhaps not from its start; `metric` is the one to look at."""
+
+    def round(self, done: int) -> None:
+        """A round is done."""
+
+    def record(self, record: Record) -> None:
+        """The model was evaluated."""
+
+    def stopping(self) -> None:
+        """Somebody asked to stop: the round that is going on is the last."""
+
+    def damaged(self, why: str) -> None:
+        """A file is not what was written, and an earlier one takes its place."""
+        warnings.warn(why, DamagedWarning, stacklevel=2)
+
+    def end(self) -> None:
+        """The part is over."""
+
+
+@dataclass
+class Job:
+    """A run file and the folder it writes to."""
+
+    file: RunFile
+    folder: Path
+    watcher: Watcher = field(default_factory=Watcher)
+    ranks: Ranks | None = None  # of which this process is the first, and the one that writes
+    _stop: bool = False
+
+    @staticmethod
+    def new(
+        file: RunFile, folder: Path, watcher: Watcher | None = None, ranks: Ranks | None = None
+    ) -> Job:
+        """A job that has not begun. A folder that already holds a run is refused."""
+        if any((folder / name).exists() for name in ("manifest.json", "run.toml", CHECKPOINT)):
+            begun = Manifest.read(folder)
+            done = begun is not None and begun.values["finished"] is not None
+            cure = f"go on with it (fedloom run --resume {folder}), or "
+            raise ExistsError(
+                f"{folder} already holds a {'finished ' if done else ''}run: "
+                f"{'' if done else cure}name another folder (--out)"
+            )
+        if folder.exists() and (not folder.is_dir() or {p.name for p in folder.iterdir()} - {LOCK}):
+            raise ExistsError(f"{folder} is there already and is not empty: name another (--out)")
+        return Job(file, folder, watcher or Watcher(), ranks)
+
+    @staticmethod
+    def resume(folder: Path, watcher: Watcher | None = None, ranks: Ranks | None = None) -> Job:
+        """A job that was begun before."""
+        if not (folder / "run.toml").is_file():
+            raise DataError(f"{folder} holds no run to resume (no run.toml)")
+        return Job(RunFile.read(folder / "run.toml"), folder, watcher or Watcher(), ranks)
+
+    def go(self) -> dict[str, Run]:
+        """Train every part that is not at its end yet."""
+        data = self._data()
+        # everything is checked before anything is written
+        parts = build_parts(self.file, data, self.ranks)
+        make_folder(self.folder, SHARED)
+        with locked(self.folder), self._interruptible():
+            manifest = self._begin(data, parts)
+            self._meet()
+            self.watcher.data(data)
+            try:
+                for number, (name, run) in enumerate(parts.items()):
+                    self._train(name, run, number == 0)
+            except (InterruptedRun, KeyboardInterrupt):
+                manifest.stopped(self.folder)
+                raise
+            except FedLoomError as problem:
+                manifest.failed(self.folder, str(problem))
+                raise
+            next(iter(parts.values())).save(self.folder / "model")
+            halted = {name: run.halted for name, run in parts.items() if run.halted is not None}
+            manifest.finished(self.folder, halted)
+        return parts
+
+    def folder_of(self, name: str, main: bool) -> Path:
+        return self.folder if main else self.folder / "baselines" / name
+
+    def _data(self) -> Federated:
+        saved = self.folder / "partition.json"
+        data = build_data(self.file, Cut.load(saved) if saved.is_file() else None)
+        begun = Manifest.read(self.folder)
+        if begun is not None and begun.values["sources"] != dict(data.sources):
+            raise DataError(f"{self.folder}: the data have changed since this run began")
+        return data
+
+    def _begin(self, data: Federated, parts: Mapping[str, Run]) -> Manifest:
+        begun = Manifest.read(self.folder)
+        if begun is not None:
+            return begun
+        write_text(self.folder / "run.toml", self.file.to_toml(), SHARED)
+        if data.cut is not None:
+            data.cut.save(self.folder / "partition.json")
+        return Manifest.begun(self.file, data, list(parts), self.folder)
+
+    def _meet(self) -> None:
+        """From here on the folder is as all ranks find it."""
+        told = zlib.crc32(self.file.replaced("output", folder=None).to_toml().encode())
+        if self.ranks is not None and not self.ranks.same("the run file", told):
+            raise SettingError("the ranks were given different run files")
+
+    def _train(self, name: str, run: Run, main: bool) -> None:
+        folder = self.folder_of(name, main)
+        make_folder(folder, SHARED)
+        output = self.file.output
+        events = folder / "tensorboard" if output.tensorboard else None
+        label = f"{output.title or self.folder.name} {name}"
+        with open_writers(events, output.mlflow, label, self.file.to_dict()) as writers:
+            part = Part(self, run, folder, writers)
+            part.restore()
+            self.watcher.part(name, self.file.rounds, run.round, run.headline)
+            try:
+                part.train()
+            finally:
+                self.watcher.end()
+
+    def stop(self) -> None:
+        """Stop after the round that is going on, and save it."""
+        self._stop = True
+
+    @property
+    def stopping(self) -> bool:
+        """Whether somebody asked to stop; one of all ranks is enough."""
+        if self.ranks is None:
+            return self._stop
+        return any(self.ranks.numbers("stopping", self._stop))
+
+    @contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """Ctrl-C and a polite kill stop after the round that is going on; twice, at once."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def ask(number: int, frame: FrameType | None) -> None:
+            if self._stop:
+                raise KeyboardInterrupt(
+                    f"stopped at once; go on from the last checkpoint with "
+                    f"fedloom run --resume {self.folder}"
+                )
+            self._stop = True
+            self.watcher.stopping()
+
+        before = {sign: signal.signal(sign, ask) for sign in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for sign, handler in before.items():
+                signal.signal(sign, handler)
+
+
+@dataclass
+class Part:
+    """One run of a job in its own folder."""
+
+    job: Job
+    run: Run
+    folder: Path
+    writers: list[Writer]
+    saved: int = -1  # the round of the checkpoint on disk
+
+    def __post_init__(self) -> None:
+        self.checkpoints = Checkpoints(self.folder)
+
+    def restore(self) -> None:
+        """Back to the last checkpoint that is whole; records that are newer are forgotten, and made
+        again."""
+        problems: list[DamagedError] = []
+        found = self.checkpoints.latest(problems.append)
+        if found is not None:
+            for problem in problems:
+                told = f"{problem}. Going on from the one before, of round {found.round}"
+                self.job.watcher.damaged(told)
+            self.run.restore(found.snapshot(self.run.blank()))
+            self.run.records, self.run.wall = list(found.records), found.wall
+            self.saved = found.round
+        ranks = self.job.ranks
+        if ranks is not None and not ranks.same("the checkpoint", self.saved + 1):
+            raise DataError(
+                f"{self.checkpoints.newest}: not all ranks see it; they need a folder they share"
+            )
+        self._rewrite()
+
+    def train(self) -> None:
+        rounds = self.job.file.rounds
+        try:
+            if not self.run.records:
+                self._look()
+            if self.run.round < rounds:
+                with warnings.catch_warnings(action="ignore", category=HaltedWarning):
+                    self.run.fit(rounds, on_round=self._after)
+            if self.run.halted is not None:
+                if self.run.records[-1].round < self.run.round:
+                    self._look()
+                if self.saved < self.run.round:
+                    self._save()
+        finally:
+            self._ledger()
+
+    def _after(self, run: Run) -> None:
+        file, last = self.job.file, run.round == self.job.file.rounds
+        self.job.watcher.round(run.round)
+        if run.round % file.every == 0 or last:
+            self._look()
+        if run.round % file.checkpoint_every == 0 or last:
+            self._save()
+        if self.job.stopping and not last:
+            if self.saved != run.round:
+                self._save()
+            raise InterruptedRun(
+                f"stopped after round {run.round} of {file.rounds}; go on with "
+                f"fedloom run --resume {self.job.folder}"
+            )
+
+    def _rewrite(self) -> None:
+        write_records(self.folder / "records.jsonl", self.run.records)
+
+    def _look(self) -> None:
+        record = self.run.look(self.job.file.evaluation.rows)
+        append_record(self.folder / "records.jsonl", record)
+        for writer in self.writers:
+            writer.write(record)
+        self.job.watcher.record(record)
+
+    def _save(self) -> None:
+        run = self.run
+        self.checkpoints.save(run.snapshot(), run.records, run.wall)
+        self.saved = run.round
+
+    def _ledger(self) -> None:
+        lines = [
+            {**line._asdict(), "about": ABOUT.get(line.kind, ""), "messages": n, "bytes": size}
+            for line, (n, size) in self.run.ledger.lines().items()
+        ]
+        told = {"rounds": self.run.round, "lines": lines}
+        write_json(self.folder / "ledger.json", told, SHARED)
+        write_json(self.folder / "schedule.json", self.run.record.to_json(), SHARED)

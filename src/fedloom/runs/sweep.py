@@ -1,0 +1,197 @@
+"""Many runs from one run file: a grid over any keys, several seeds, in parallel processes.
+
+    DIR/sweep.json   what was asked for
+    DIR/NAME/        a run's folder, for each point of the grid and each seed
+
+Starting the same sweep again goes on with it: finished runs stay, the others are resumed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..config.runfile import RunFile, override_key
+from ..core.toml import inline
+from ..core.errors import ExistsError, SettingError
+from ..core.files import SHARED, write_json, write_text
+from .processes import Started
+from ..records.manifest import Manifest
+from ..records.metrics import smaller_is_better
+from ..records.record import read_records
+
+Point = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A run file, the keys to vary with their values, and how many seeds."""
+
+    file: Path
+    overrides: tuple[str, ...]
+    grid: Mapping[str, Sequence[Any]]
+    seeds: int
+    folder: Path
+
+    @staticmethod
+    def of(
+        file: Path, overrides: Sequence[str], grid: Sequence[str], seeds: int, out: Path
+    ) -> Sweep:
+        """`grid` are "section.key=[value, ...]" texts."""
+        if seeds < 1:
+            raise SettingError(f"--seeds must be at least 1, not {seeds}")
+        found: dict[str, Sequence[Any]] = {}
+        for text in grid:
+            raw: dict[str, Any] = {}
+            key = ".".join(override_key(raw, text))
+            values: Any = raw
+            for part in key.split("."):
+                values = values[part]
+            if not isinstance(values, list) or not values:
+                raise SettingError(f"--grid {text}: section.key=[value, value, ...] is expected")
+            if key in found:
+                raise SettingError(f"--grid names {key} twice")
+            found[key] = values
+        return Sweep(file, tuple(overrides), found, seeds, out)
+
+    def points(self) -> dict[str, Point]:
+        """Folder name -> the keys that are set there."""
+        first = RunFile.read(self.file, self.overrides).engine.seed
+        found: dict[str, Point] = {}
+        for values in itertools.product(*self.grid.values()):
+            for seed in range(first, first + self.seeds):
+                point = dict(zip(self.grid, values, strict=True))
+                if self.seeds > 1 or not point:
+                    point["engine.seed"] = seed
+                if found.setdefault(_name(point), point) is not point:
+                    raise SettingError(f"two runs of the sweep would be called {_name(point)}")
+        return found
+
+    def prepare(self) -> dict[str, Path]:
+        """Check every run file before any is started, and write them: {name: folder}."""
+        files = {
+            name: RunFile.read(self.file, (*self.overrides, *_settings(point)))
+            for name, point in self.points().items()
+        }
+        asked = {"file": self.file.read_text(), "set": list(self.overrides), "seeds": self.seeds}
+        asked["grid"] = {key: list(values) for key, values in self.grid.items()}
+        saved = self.folder / "sweep.json"
+        if saved.is_file():
+            if json.loads(saved.read_text()) != asked:
+                raise ExistsError(f"{self.folder} holds another sweep: name another folder (--out)")
+        elif self.folder.exists() and any(self.folder.iterdir()):
+            raise ExistsError(f"{self.folder} is not empty: name another folder (--out)")
+        write_json(saved, asked, SHARED)
+        for name, file in files.items():
+            path = self.folder / "files" / f"{name}.toml"
+            own = file.replaced("output", folder=str(self.folder / name))
+            write_text(path, own.to_toml(), SHARED)
+        return {name: self.folder / name for name in files}
+
+    def go(self, jobs: int, tell: Callable[[str, int], None]) -> dict[str, int]:
+        """Run what is not finished, `jobs` at a time; {name: exit code}. One that fails does not
+        stop the others."""
+        folders = self.prepare()
+        waiting = [name for name, folder in folders.items() if not is_finished(folder)]
+        codes = dict.fromkeys(set(folders) - set(waiting), 0)
+        running: dict[str, Started] = {}
+        try:
+            while waiting or running:
+                while waiting and len(running) < jobs:
+                    name = waiting.pop(0)
+                    running[name] = self._start(name, folders[name], jobs)
+                for name in [
+                    name for name, process in running.items() if process.poll() is not None
+                ]:
+                    codes[name] = running.pop(name).wait()
+                    tell(name, codes[name])
+                time.sleep(0.05)
+        finally:
+            for process in running.values():  # each saves what it has done
+                process.terminate()
+            for process in running.values():
+                process.wait()
+        return codes
+
+    def _start(self, name: str, folder: Path, jobs: int) -> Started:
+        begun = (folder / "run.toml").is_file()
+        own = ["--resume", str(folder)] if begun else [str(self.folder / "files" / f"{name}.toml")]
+        env = {**os.environ, "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // jobs))}
+        log = self.folder / "files" / f"{name}.log"
+        return Started(
+            ["run", "--quiet", *own], env, log, session=True
+        )  # Ctrl-C is ours to pass on
+
+    def results(self) -> list[dict[str, Any]]:
+        """A line for every run: its keys, and its last record."""
+        lines = []
+        for name, point in self.points().items():
+            path = self.folder / name / "records.jsonl"
+            records = read_records(path) if path.is_file() else []
+            last = records[-1].to_json() if records else None
+            done = is_finished(self.folder / name)
+            lines.append({"name": name, "settings": point, "finished": done, "last": last})
+        return lines
+
+
+def by_point(results: Sequence[Mapping[str, Any]], metric: str) -> list[dict[str, Any]]:
+    """The finished runs by their settings but for the seed: the metric's mean and its spread, best
+    first."""
+    groups: dict[str, list[float]] = {}
+    tests: dict[str, list[Mapping[str, Any]]] = {}
+    settings: dict[str, Point] = {}
+    for line in results:
+        value = _value(line["last"], metric) if line["finished"] else None
+        if value is not None:
+            point = {key: v for key, v in line["settings"].items() if key != "engine.seed"}
+            settings[_name(point)] = point
+            groups.setdefault(_name(point), []).append(value)
+            tests.setdefault(_name(point), []).append(line["last"]["metrics"])
+    found = [
+        {
+            "settings": settings[name],
+            "mean": sum(values) / len(values),
+            "lowest": min(values),
+            "highest": max(values),
+            "seeds": len(values),
+            "test": {key: _mean([one.get(key) for one in tests[name]]) for key in tests[name][0]},
+        }
+        for name, values in groups.items()
+    ]
+    lower = smaller_is_better(metric)
+    return sorted(found, key=lambda one: one["mean"] if lower else -one["mean"])
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known and len(known) == len(values) else None
+
+
+def _value(last: Mapping[str, Any], metric: str) -> float | None:
+    return last["train_loss"] if metric == "train_loss" else last["metrics"].get(metric)
+
+
+def is_finished(folder: Path) -> bool:
+    manifest = Manifest.read(folder)
+    return manifest is not None and manifest.values["finished"] is not None
+
+
+def _settings(point: Point) -> Iterator[str]:
+    for key, value in point.items():
+        yield f"{key}={inline(value)}"
+
+
+def _name(point: Point) -> str:
+    """A folder's name that says what is special about the run."""
+    words = []
+    for key, value in point.items():
+        told = json.dumps(value) if isinstance(value, list | dict) else str(value)
+        words.append(f"{key.split('.')[-1]}={re.sub(r'[^A-Za-z0-9.+-]+', '_', told).strip('_')}")
+    return ",".join(words)

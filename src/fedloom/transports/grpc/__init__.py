@@ -1,0 +1,4 @@
+"""Parties on different machines: gRPC with mutual TLS.
+
+May import: core, fabric, transports.
+"""

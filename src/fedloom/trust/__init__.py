@@ -1,1 +1,0 @@
-"""Who is who: certificates of organisations and their parties, and lists of who may come in."""
