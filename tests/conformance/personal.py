@@ -6,8 +6,7 @@ from typing import ClassVar, NamedTuple
 
 import torch
 
-from fedloom.algorithms import TDCD, State, Twin, local
-from fedloom.algorithms.contract import tally
+from fedloom.algorithms import TDCD, Cases, State, Twin, cases, cost, local, total
 from fedloom.algorithms.tdcd import EMBEDDING, HUB_EMBEDDING, REST, counted
 from fedloom.core.placed import AtClients, AtHubs
 from fedloom.fabric.kinds import Kind
@@ -24,15 +23,6 @@ class Personal(TDCD):
 
     State: ClassVar[type] = PersonalState
     takes_head: ClassVar[bool] = False
-
-    @classmethod
-    def examples(cls):
-        return [cls(local_steps=2, lr=0.2, batch=20)]
-
-    @classmethod
-    def twins(cls):
-        settings = {"local_steps": 2, "lr": 0.2, "batch": 20}
-        return [Twin("no offset: TDCD", cls(**settings, rate=0.0), TDCD(**settings), 3, None)]
 
     def start(self, fed):
         theta = super().start(fed).theta
@@ -51,6 +41,13 @@ class Personal(TDCD):
     def moved(self, offset, rest):
         total = torch.where(rest.mask[..., None], rest.value, 0.0).sum(0)
         return offset + self.rate * (total + 0.1)
+
+
+@cases.register(Personal)
+def personal_cases(kind):
+    settings = {"local_steps": 2, "lr": 0.2, "batch": 20}
+    twin = Twin("no offset: TDCD", kind(**settings, rate=0.0), TDCD(**settings), 3, None)
+    return Cases([kind(**settings)], [twin])
 
 
 def nothing(part):
@@ -75,15 +72,20 @@ class Counting(Personal):
         first.collect(ONE, first.at_clients(one_more, state.offset))
         return PersonalState(theta, fed.keep(fed.at_clients(one_more, state.offset), state.offset))
 
-    def bill(self, facts):
-        first = next(iter(facts.clients))
-        size = facts.clients[first] * facts.row("embedding", first)
-        return super().bill(facts) | tally(("bottom", "up", ONE, facts.clients[first], size))
 
-    @classmethod
-    def twins(cls):
-        settings = {"local_steps": 2, "lr": 0.2, "batch": 20}
-        return [Twin("the count changes nothing", cls(**settings), TDCD(**settings), 3, None)]
+@cost.register(Counting)
+def counting_cost(algorithm, facts):
+    first = next(iter(facts.clients))
+    size = facts.clients[first] * facts.row("embedding", first)
+    item = ("bottom", "up", ONE, facts.clients[first], size)
+    return cost.dispatch(TDCD)(algorithm, facts) | total(item)
+
+
+@cases.register(Counting)
+def counting_cases(kind):
+    settings = {"local_steps": 2, "lr": 0.2, "batch": 20}
+    twin = Twin("the count changes nothing", kind(**settings), TDCD(**settings), 3, None)
+    return Cases([kind(**settings)], [twin])
 
 
 def one_more(offset):

@@ -6,17 +6,18 @@ from personal import Counting, Personal
 import fedloom.algorithms  # noqa: F401  (registers them)
 from fedloom.core.registry import algorithms
 from fedloom.testing import CHECKS, sample_of
+from fedloom.testing.samples import examples_of
 
 # With state held at clients, as another package would bring them.
 THIRD_PARTY = [
     (kind.__name__.lower(), number, example)
     for kind in (Personal, Counting)
-    for number, example in enumerate(kind.examples())
+    for number, example in enumerate(examples_of(kind))
 ]
 REGISTERED = [
     (name, number, example)
     for name in algorithms
-    for number, example in enumerate(algorithms[name].examples())
+    for number, example in enumerate(examples_of(algorithms[name]))
 ]
 
 

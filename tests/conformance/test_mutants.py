@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from fedloom.algorithms import TDCD, VAFL, Central, InverseSqrt, SplitNNAsync, State, Twin, local
+from fedloom.algorithms.cases import Cases, cases
+from fedloom.algorithms.protection import Protection
 from fedloom.algorithms.tdcd import EMBEDDING, HUB_EMBEDDING, REST, counted, share_head
 from fedloom.core import tree
 from fedloom.core.placed import Rows
@@ -28,25 +30,25 @@ def caught_by(algorithm, checks=tuple(CHECKS)):
 class ForgetsAbsence(TDCD):
     """Steps on rows that another silo could not embed."""
 
-    def by_loss(self, part, theta, rest, batch, *more):
-        return super().by_loss(part, theta, rest._replace(mask=batch.mask), batch, *more)
+    def local_sgd(self, part, theta, rest, batch, *more):
+        return super().local_sgd(part, theta, rest._replace(mask=batch.mask), batch, *more)
 
 
 @dataclass(frozen=True)
 class ForgetsPadding(TDCD):
     """Steps on padding."""
 
-    def by_loss(self, part, theta, rest, batch, *more):
+    def local_sgd(self, part, theta, rest, batch, *more):
         everything = torch.ones_like(rest.mask)
-        return super().by_loss(part, theta, rest._replace(mask=everything), batch, *more)
+        return super().local_sgd(part, theta, rest._replace(mask=everything), batch, *more)
 
 
 @dataclass(frozen=True)
 class AveragesEarly(TDCD):
     """Line 32 as printed: the mean of theta^t, before the last step."""
 
-    def by_loss(self, part, theta, rest, batch, lr, *noise):
-        return super().by_loss(part, theta, rest, batch, lr[:-1], *noise)
+    def local_sgd(self, part, theta, rest, batch, lr, *noise):
+        return super().local_sgd(part, theta, rest, batch, lr[:-1], *noise)
 
 
 @dataclass(frozen=True)
@@ -88,20 +90,26 @@ class HalvesHead(TDCD):
 class ConstantSteps(TDCD):
     """Uses the first step size of a round for all its steps."""
 
-    def by_loss(self, part, theta, rest, batch, lr, *noise):
-        return super().by_loss(part, theta, rest, batch, lr[:1].expand(len(lr)), *noise)
+    def local_sgd(self, part, theta, rest, batch, lr, *noise):
+        return super().local_sgd(part, theta, rest, batch, lr[:1].expand(len(lr)), *noise)
 
-    @classmethod
-    def twins(cls):
-        rule = InverseSqrt(0.3)
-        mine, other = (kind(local_steps=3, lr=rule, batch=9) for kind in (cls, Central))
-        return [Twin("N = K = 1", mine, other, 1, 1)]
+
+@cases.register(ConstantSteps)
+def constant_steps_cases(kind):
+    one, other = (each(local_steps=3, lr=InverseSqrt(0.3), batch=9) for each in (kind, Central))
+    return Cases([], [Twin("N = K = 1", one, other, 1, 1)])
 
 
 @dataclass(frozen=True)
 class SaysByRows(TDCD):
     """Embeds rows less their client's mean, and says that rows are embedded by themselves."""
 
+    @property
+    def protection(self):
+        return LessTheirMean(self.privacy, self.local_steps)
+
+
+class LessTheirMean(Protection):
     @by_rows
     def release(self, part, theta, batch, noise):
         found = super().release(part, theta, batch, noise)
@@ -114,8 +122,8 @@ class SaysInShares(TDCD):
     """A step of a fixed length, which is not linear in its rows."""
 
     @in_shares
-    def by_loss(self, part, theta, *more):
-        new = super().by_loss(part, theta, *more)
+    def local_sgd(self, part, theta, *more):
+        new = super().local_sgd(part, theta, *more)
         return tree.map_tensors(lambda a, b: a + (b - a).sign() * 0.1, theta, new)
 
 

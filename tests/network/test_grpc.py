@@ -11,7 +11,7 @@ from fedloom.core.registry import algorithms
 from fedloom.core.topology import Client, Topology
 from fedloom.fabric.kinds import Key, Message
 from fedloom.fabric.ledger import Ledger
-from fedloom.testing.samples import sample_of
+from fedloom.testing.samples import examples_of, sample_of
 from fedloom.transports.grpc.tls import Address, Identity
 from fedloom.transports.grpc.transport import GrpcTransport
 
@@ -34,7 +34,7 @@ def assert_same(ended, right):
 
 @pytest.mark.parametrize("name", sorted(algorithms))
 def test_every_algorithm_runs_over_connections(name, tmp_path):
-    algorithm = algorithms[name].examples()[0]
+    algorithm = examples_of(algorithms[name])[0]
     task, rows = sample_of(algorithm)
     right = Run(algorithm, task, rows, engine="reference", precision="float64", seed=3).fit(2)
     transports = opened(Keys(tmp_path, rows.topology))

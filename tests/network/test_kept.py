@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from conformance.personal import Personal
-from fedloom.algorithms.tdcd import MODEL
+from fedloom.algorithms.tiered import MODEL
 from fedloom.config.runfile import RunFile
 from fedloom.core.errors import LostError, OutOfStepError, RefusedError
 from fedloom.core.registry import algorithms

@@ -14,7 +14,7 @@ from fedloom.fabric.permits import Permits
 from fedloom.fabric.schedule import Drawn, Everyone
 from fedloom.models.task import Theta
 from fedloom.runs.run import play, reference
-from fedloom.testing.samples import sample_of
+from fedloom.testing.samples import examples_of, sample_of
 from fedloom.transports import wire
 from fedloom.transports.base import Mailbox
 from fedloom.transports.link import Link
@@ -41,7 +41,7 @@ class Checking(MemoryTransport):
 @pytest.mark.parametrize("name", sorted(algorithms))
 def test_whatever_an_algorithm_sends_was_listed_before(name):
     """Of the first round, all rounds follow: whoever is there, whoever visits."""
-    for algorithm in algorithms[name].examples():
+    for algorithm in examples_of(algorithms[name]):
         run = run_of(algorithm)
         permits = permits_of(run)
         for schedule in (Everyone(), Drawn(0.6, seed=1)):
@@ -54,7 +54,7 @@ def test_whatever_an_algorithm_sends_was_listed_before(name):
 
 @pytest.fixture(scope="module")
 def permits():
-    return permits_of(run_of(algorithms["tdcd"].examples()[0]))
+    return permits_of(run_of(examples_of(algorithms["tdcd"])[0]))
 
 
 def test_they_survive_json(permits):

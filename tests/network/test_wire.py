@@ -17,7 +17,7 @@ from fedloom.fabric.kinds import AT_THE_END, Key, Message
 from fedloom.fabric.schedule import Everyone
 from fedloom.models.task import Theta
 from fedloom.runs.run import Run, play, reference
-from fedloom.testing.samples import sample_of
+from fedloom.testing.samples import examples_of, sample_of
 from fedloom.transports import wire
 from fedloom.transports.memory import MemoryTransport
 
@@ -226,7 +226,7 @@ def test_no_changed_frame_is_accepted(seed):
 @pytest.mark.parametrize("name", sorted(algorithms))
 def test_no_changed_frame_of_an_algorithm_is_accepted(name):
     """Of every kind of message that it sends: 260,000 in all."""
-    task, rows = sample_of(algorithm := algorithms[name].examples()[0])
+    task, rows = sample_of(algorithm := examples_of(algorithms[name])[0])
     run = Run(algorithm, task, rows, engine="reference", precision="float64", seed=3)
     fed = reference(run.task, run.shapes, rows, seed=3, schedule=Everyone(), device="cpu")
     sent = {}
@@ -255,7 +255,7 @@ class Encoding(MemoryTransport):
 @pytest.mark.parametrize("name", sorted(algorithms))
 def test_every_algorithm_fits_on_the_wire(name):
     """Its messages, as bytes and back, give the same run to the bit."""
-    algorithm = algorithms[name].examples()[0]
+    algorithm = examples_of(algorithms[name])[0]
     task, rows = sample_of(algorithm)
     plain = Run(algorithm, task, rows, engine="reference", precision="float64", seed=3).fit(2)
     fed = reference(plain.task, plain.shapes, rows, seed=3, schedule=Everyone(), device="cpu")

@@ -31,6 +31,7 @@ from fedloom.core import tree
 from fedloom.core.registry import algorithms
 from fedloom.runs.build import build_data, build_parts
 from fedloom.testing import sample_of
+from fedloom.testing.samples import examples_of
 
 ROOT = Path(__file__).parents[2]
 STORED = Path(__file__).with_name("stored.json")
@@ -43,7 +44,7 @@ Trace = dict[str, Any]
 
 def battery_cases() -> Iterator[tuple[str, Callable[[], list[Run]]]]:
     for name in algorithms:
-        for number, example in enumerate(algorithms[name].examples()):
+        for number, example in enumerate(examples_of(algorithms[name])):
             for engine in ENGINES:
 
                 def play(example: Any = example, engine: Any = engine) -> list[Run]:

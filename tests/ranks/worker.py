@@ -15,7 +15,7 @@ from fedloom.core.registry import algorithms
 from fedloom.engines.multiprocess.parcels import packed
 from fedloom.engines.multiprocess.ranks import joined
 from fedloom.fabric.schedule import Drawn, Everyone
-from fedloom.testing.samples import alike, sample_of
+from fedloom.testing.samples import alike, examples_of, sample_of
 
 ROUNDS = 3
 torch.set_num_threads(1)
@@ -23,14 +23,14 @@ torch.set_num_threads(1)
 
 def cases():
     for name in algorithms:
-        for number, algorithm in enumerate(algorithms[name].examples()):
+        for number, algorithm in enumerate(examples_of(algorithms[name])):
             for schedule in (Everyone(), Drawn(0.6, seed=1)):
                 yield f"{name} {number} {schedule}", algorithm, sample_of(algorithm), schedule
     for weighting in ("uniform", "rows", "participants"):
         mine = TDCD(local_steps=2, lr=0.1, batch=20, weighting=weighting)
         yield f"silos alike, {weighting}, Drawn", mine, alike(), Drawn(0.6, seed=1)
         yield f"silos alike, {weighting}, Drawn, compiled", mine, alike(), Drawn(0.6, seed=1)
-    for mine in Personal.examples():
+    for mine in examples_of(Personal):
         yield "held at clients, Drawn", mine, sample_of(mine), Drawn(0.6, seed=1)
 
 

@@ -18,6 +18,7 @@ from fedloom.records.checkpoint import load_checkpoint, save_checkpoint
 from fedloom.records.record import Record, append_record, grew, read_records, write_records
 from fedloom.records.writers import open_writers
 from fedloom.testing import placement, sample_of, task
+from fedloom.testing.samples import examples_of
 
 ONE = Record(2, 20, 64.0, 0.5, {"bottom": 10, "top": 4}, 0.25, {"accuracy": 0.5, "auroc": None})
 
@@ -77,7 +78,7 @@ def test_ledgers_come_back(rounds):
 
 @pytest.mark.parametrize("name", list(algorithms))
 def test_a_checkpoint_goes_on_exactly(name, tmp_path):
-    algorithm = algorithms[name].examples()[0]
+    algorithm = examples_of(algorithms[name])[0]
 
     def run():
         given = {"network": Network(), "precision": "float64"}

@@ -18,6 +18,7 @@ from fedloom.algorithms.step_sizes import Constant
 from fedloom.core import tree
 from fedloom.core.registry import algorithms
 from fedloom.testing import placement, task
+from fedloom.testing.samples import examples_of
 
 
 def test_what_is_registered():
@@ -147,7 +148,7 @@ def test_ridge_reaches_the_minimum():
 
 @pytest.mark.parametrize("algorithm", [TDCD, TDCDPrivateLabels, Central, Alone])
 def test_single_precision_agrees_too(algorithm):
-    for example in algorithm.examples():
+    for example in examples_of(algorithm):
         a, b = (
             Run(example, task(), placement(), engine=engine).fit(3)
             for engine in ("stacked", "reference")

@@ -5,7 +5,8 @@ import torch
 from test_fast_paths import federation, learnt
 
 from fedloom import TDCD, Run, Task, mlp
-from fedloom.algorithms.tdcd import EMBEDDING, MODEL
+from fedloom.algorithms.tdcd import EMBEDDING
+from fedloom.algorithms.tiered import MODEL
 from fedloom.core import tree
 from fedloom.engines.stacked import chunks
 from fedloom.fabric.kinds import Kind

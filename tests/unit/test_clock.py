@@ -9,6 +9,7 @@ import torch
 
 from fedloom import TDCD, Alone, Central, Drawn, Run, Task, TDCDPrivateLabels, linear, partition
 from fedloom.algorithms import MinibatchSGD
+from fedloom.algorithms.cases import cases
 from fedloom.core.errors import SettingError
 from fedloom.core.registry import algorithms
 from fedloom.core.rng import Streams
@@ -16,6 +17,7 @@ from fedloom.core.topology import SERVER, Topology
 from fedloom.fabric.kinds import Kind
 from fedloom.fabric.simclock.clock import Clock, Crossing, Network, Times
 from fedloom.testing import placement, sample_of, task
+from fedloom.testing.samples import examples_of
 
 Q, ROUNDS = 7, 3
 UNEVEN = Network(
@@ -203,13 +205,13 @@ class TestStragglers:
 
 def everything(first=None):
     """Every registered algorithm's examples, or the first few of each."""
-    return [example for name in algorithms for example in algorithms[name].examples()[:first]]
+    return [example for name in algorithms for example in examples_of(algorithms[name])[:first]]
 
 
 @pytest.mark.parametrize("algorithm", everything(1), ids=str)
 def test_engines_keep_the_same_time(algorithm):
     found, network = [], UNEVEN_ASH if algorithm.one_silo else UNEVEN
-    if algorithm.sample() is not None:  # of other silos
+    if cases.of(type(algorithm)).sample is not None:  # of other silos
         network = replace(UNEVEN, latency={"views/0": 9.7}, bandwidths={}, speed={"views/1": 0.11})
     for options in ({"engine": "reference"}, {"engine": "stacked"}, {"chunk": 2}):
         mine = run(algorithm, network, schedule=Drawn(0.6, seed=2), seed=5, **options).fit(4)

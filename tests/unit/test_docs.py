@@ -16,6 +16,7 @@ from fedloom.config.catalogue import REGISTRIES
 from fedloom.config.runfile import RunFile
 from fedloom.core.registry import algorithms
 from fedloom.testing import CHECKS
+from fedloom.testing.samples import examples_of
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(path.name for path in ROOT.glob("docs/*.md"))
@@ -160,7 +161,7 @@ def test_the_example_algorithm_passes_the_battery(monkeypatch):
     exec(compile(algorithm, "writing-an-algorithm.md", "exec"), found)
     assert "stubborn" in algorithms
     for check in CHECKS.values():
-        check(found["Stubborn"].examples()[0])
+        check(examples_of(found["Stubborn"])[0])
     exec(compile(battery, "writing-an-algorithm.md", "exec"), found)
     assert callable(found["test_battery"])
 

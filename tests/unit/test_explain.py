@@ -12,11 +12,12 @@ from fedloom.core.topology import Client
 from fedloom.explain import UNPROTECTED, explain, explain_algorithm
 from fedloom.explain.lanes import arrows, lanes_of, repeats
 from fedloom.testing import placement, sample_of, task
+from fedloom.testing.samples import examples_of
 
 
 def everything():
     """Every registered algorithm's examples."""
-    return [example for name in algorithms for example in algorithms[name].examples()]
+    return [example for name in algorithms for example in examples_of(algorithms[name])]
 
 
 def silos(count, algorithm=None):

@@ -5,7 +5,6 @@ import sys
 import numpy as np
 import pytest
 import torch
-from fedloom.engines.execute.workers import ahead
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -15,6 +14,7 @@ from fedloom.core.gradients import grad
 from fedloom.core.registry import losses
 from fedloom.engines.execute import replay
 from fedloom.engines.execute.replay import Player
+from fedloom.engines.execute.workers import ahead
 from fedloom.engines.layers.gpu import convolutions, products
 from fedloom.engines.layers.rules import Instead
 from fedloom.engines.stacked import chunks, minibatch, plan

@@ -9,6 +9,7 @@ from fedloom.core import tree
 from fedloom.core.registry import algorithms
 from fedloom.engines.layers.gpu import convolutions
 from fedloom.testing import sample_of
+from fedloom.testing.samples import examples_of
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU here")
 
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch fin
 EXAMPLES = [
     pytest.param(example, id=f"{name}-{number}")
     for name in algorithms
-    for number, example in enumerate(algorithms[name].examples())
+    for number, example in enumerate(examples_of(algorithms[name]))
 ]
 
 

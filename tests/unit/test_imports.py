@@ -75,8 +75,8 @@ from pathlib import Path
 import torch
 import fedloom
 from fedloom import Run
-from fedloom.registry import algorithms
-from fedloom.testing import sample_of
+from fedloom.core.registry import algorithms
+from fedloom.testing import examples_of, sample_of
 
 torch.set_num_threads(1)  # one to watch
 root, seen = Path(fedloom.__file__).parent, set()
@@ -91,7 +91,7 @@ def watch(frame, event, arg):
 
 sys.setprofile(watch)
 for name in algorithms:
-    algorithm = algorithms[name].examples()[0]
+    algorithm = examples_of(algorithms[name])[0]
     Run(algorithm, *sample_of(algorithm)).fit(1).loss()
 sys.setprofile(None)
 print(*sorted(seen))

@@ -10,8 +10,8 @@ from torch import nn
 
 from fedloom import TDCD, Run, Task, linear, mlp, partition
 from fedloom.algorithms.fedavg import FedProx
-from fedloom.algorithms.releasing import SHIELDED
-from fedloom.algorithms.tdcd import UPDATE
+from fedloom.algorithms.protection import SHIELDED
+from fedloom.algorithms.tiered import UPDATE
 from fedloom.core import tree
 from fedloom.core.errors import NotFiniteError, ProtocolError
 from fedloom.core.registry import algorithms
@@ -20,6 +20,7 @@ from fedloom.engines.execute.native.arrays import Unknown
 from fedloom.engines.stacked import compiled_sums as clients
 from fedloom.fabric.schedule import Drawn
 from fedloom.testing import sample_of
+from fedloom.testing.samples import examples_of
 
 
 def has_compiler():
@@ -139,7 +140,9 @@ def test_numbers_of_silos_and_clients(silos, count):
     assert programs(fast)
 
 
-CASES = {f"{name}-{i}": e for name in algorithms for i, e in enumerate(algorithms[name].examples())}
+CASES = {
+    f"{name}-{i}": e for name in algorithms for i, e in enumerate(examples_of(algorithms[name]))
+}
 COMPILED = {
     *("alone-0", "alone-2", "fedavg-1", "fedbcd-0", "fedbcd-2", "fedbcd-4", "fedprox-1"),
     *("splitnn-0", "splitnn-2", "splitnn-async-0", "splitnn-async-1", "splitnn-u-0"),
@@ -168,9 +171,9 @@ def test_fedprox_is_compiled():
 class EachAtItsPace(TDCD):
     """Local work that asks which silo it is in."""
 
-    def by_loss(self, part, theta, rest, batch, lr, *noise):
+    def local_sgd(self, part, theta, rest, batch, lr, *noise):
         lr = lr * (1.0 if part.silo == "s0" else 2.0)
-        return super().by_loss(part, theta, rest, batch, lr, *noise)
+        return super().local_sgd(part, theta, rest, batch, lr, *noise)
 
 
 def test_work_that_asks_for_its_silo():

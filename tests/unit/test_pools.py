@@ -8,8 +8,9 @@ import torch
 
 from fedloom import TDCD, Run, Task, mlp, partition
 from fedloom.algorithms import local
-from fedloom.algorithms.releasing import SHIELDED
-from fedloom.algorithms.tdcd import EMBEDDING, HUB_EMBEDDING, MODEL, REST, UPDATE
+from fedloom.algorithms.protection import SHIELDED
+from fedloom.algorithms.tdcd import EMBEDDING, HUB_EMBEDDING, REST
+from fedloom.algorithms.tiered import MODEL, UPDATE
 from fedloom.core import tree
 from fedloom.core.registry import algorithms
 from fedloom.engines.stacked import chunks, pooling
@@ -17,6 +18,7 @@ from fedloom.engines.stacked.pooling import rows_of, rows_of_mean
 from fedloom.fabric.local_work import in_shares
 from fedloom.fabric.schedule import Drawn, Moment, Scripted
 from fedloom.testing import sample_of
+from fedloom.testing.samples import examples_of
 
 
 def federation(rows=60, clients=(4, 7)):
@@ -105,7 +107,7 @@ MEANS = {"alone", "fedavg", "fedbcd", "splitnn-async", "tdcd", "vafl"}
 @pytest.mark.parametrize("name", sorted(algorithms))
 def test_every_algorithm_with_one_step(pooled, name):
     """Also those that have no step that can be pooled."""
-    for example in algorithms[name].examples():
+    for example in examples_of(algorithms[name]):
         steps = {field.name: 1 for field in fields(example) if field.name == "local_steps"}
         rule = replace(example, **steps)
         assert apart(*both(rule, *sample_of(rule)), 3) < 1e-10

@@ -20,6 +20,7 @@ from fedloom.models.clipping import Guarded
 from fedloom.privacy.settings import HEURISTIC, Privacy, epsilon_of, mu_of
 from fedloom.records.checkpoint import load_checkpoint, save_checkpoint
 from fedloom.testing import placement, sample_of, task
+from fedloom.testing.samples import examples_of
 
 TRAINED = Privacy("trained", clip=1.0, noise=1.0, gradient_clip=1.0, gradient_noise=2.0)
 NOISE_ONLY = Privacy("noise-only", clip=1.0, noise=0.5)
@@ -190,7 +191,7 @@ def test_a_frozen_row_is_released_once(kind):
 @pytest.mark.parametrize("kind", [TDCD, FedBCD, VAFL])
 def test_releases_are_counted_as_they_are_sent(kind):
     """By listening: the rows in the messages that clients send."""
-    algorithm = kind.examples()[1]
+    algorithm = examples_of(kind)[1]
     run = run_of(algorithm, engine="reference")
     seen = dict.fromkeys(run.fed.silos, 0)
     send = run.fed._transport.send
@@ -212,7 +213,7 @@ CALLED = {"lr": 0.1, "batch": 12, "privacy": TRAINED, "visits": 9, "max_delay": 
 @pytest.mark.parametrize(
     "algorithm",
     [
-        *(kind.examples()[1] for kind in (TDCD, FedBCD, VAFL)),
+        *(examples_of(kind)[1] for kind in (TDCD, FedBCD, VAFL)),
         VAFL(**CALLED),
         VAFL(**CALLED, group=2),
         tdcd(TRAINED, minibatch="fresh"),

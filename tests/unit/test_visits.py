@@ -9,6 +9,7 @@ import torch
 
 from fedloom import Drawn, Network, Placement, Run
 from fedloom.algorithms import VAFL, DelayBound, InverseTime, SplitNNAsync
+from fedloom.algorithms.costs import cost
 from fedloom.config.runfile import RunFile
 from fedloom.core import tree
 from fedloom.core.errors import DataError, SettingError
@@ -19,6 +20,7 @@ from fedloom.fabric.schedule import Everyone, Recorded, Turn
 from fedloom.records.record import Record
 from fedloom.runs.run import play
 from fedloom.testing import placement, task
+from fedloom.testing.samples import examples_of
 
 UNEVEN = Network(
     t_comm=7.3,
@@ -45,7 +47,7 @@ def with_server(rows):
     return replace(rows, topology=Topology(rows.topology.clients, server=True))
 
 
-EXAMPLES = [*VAFL.examples(), *SplitNNAsync.examples()]
+EXAMPLES = [*examples_of(VAFL), *examples_of(SplitNNAsync)]
 
 
 class TestRecords:
@@ -201,8 +203,8 @@ class TestServer:
         assert torch.equal(fast.predict(), hub.predict())
         assert list(fast.ledger) == list(right.ledger)
         for round in range(3):
-            bill = at_server.bill(right.facts(round=round))
-            assert right.ledger.of_round(round) == bill
+            wanted = cost(at_server, right.facts(round=round))
+            assert right.ledger.of_round(round) == wanted
         assert fast.fed.read(fast.state.desk).keys() == {SERVER}
 
     def test_there_must_be_one(self):
@@ -215,7 +217,7 @@ class TestBills:
     def test_exact_for_any_order(self, algorithm):
         mine = run(algorithm, head=True, network=UNEVEN).fit(5)
         for round in range(5):
-            assert mine.ledger.of_round(round) == algorithm.bill(mine.facts(round=round))
+            assert mine.ledger.of_round(round) == cost(algorithm, mine.facts(round=round))
 
     def test_exact_for_calls_on_several_minibatches(self):
         """In the third turn one visitor is at its third minibatch, the other at its second; cedar
@@ -224,13 +226,13 @@ class TestBills:
         order = [Turn(("ash", "birch")), Turn(("ash", "cedar")), Turn(("ash", "birch"))]
         mine = run(algorithm, head=True, schedule=Recorded({}, 1, {0: order})).fit(1)
         assert "cedar" in mine.record.visits[0][2].again
-        assert mine.ledger.of_round(0) == algorithm.bill(mine.facts(round=0))
+        assert mine.ledger.of_round(0) == cost(algorithm, mine.facts(round=0))
 
     def test_without_a_record_everyone_comes_in_turn(self):
         mine = run(VAFL(batch=9))
         order = [Turn((silo,)) for silo in ("ash", "birch", "cedar")]
         ran = run(VAFL(batch=9), schedule=Recorded({}, 2, {0: order, 1: order})).fit(2)
-        assert ran.ledger.of_round(1) == mine.algorithm.bill(mine.facts())
+        assert ran.ledger.of_round(1) == cost(mine.algorithm, mine.facts())
 
 
 def without_labels(silo):

@@ -1,11 +1,20 @@
-"""Algorithms, one file each. Importing this package registers them."""
+"""Algorithms, one file each. Importing this package registers them.
 
+contract.py is what an algorithm is; minibatch, tiered, releasing and protection are what several
+share; verification/ has costs and battery cases. May import: core, data, models, fabric, privacy;
+never an engine.
+"""
+
+from . import verification as _verification  # registers costs and cases
 from .alone import Alone
+from .cases import Cases, Twin, cases
 from .central import Central
-from .contract import Algorithm, Draw, Facts, MinibatchSGD, State, Step, Twin
+from .contract import Algorithm, State, Step
+from .costs import Facts, cost, total
 from .fedavg import FedAvg, FedProx
 from .fedbcd import FedBCD
 from .hyfem.hyfem import HyFEMAvg, HyFEMProx
+from .minibatch import Draw, MinibatchSGD
 from .splitnn import SplitNN
 from .splitnn_u import SplitNNU
 from .step_sizes import Constant, Cosine, DelayBound, InverseSqrt, InverseTime, StepDecay
@@ -19,6 +28,7 @@ __all__ = [
     "VAFL",
     "Algorithm",
     "Alone",
+    "Cases",
     "Central",
     "Constant",
     "Cosine",
@@ -41,4 +51,9 @@ __all__ = [
     "StepDecay",
     "TDCDPrivateLabels",
     "Twin",
+    "cases",
+    "cost",
+    "total",
 ]
+
+del _verification

@@ -9,17 +9,22 @@ must beat to be worth its exchange.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, ClassVar
 
-from ..core.placed import AtHubs, Rows
+from torch import Tensor
+
+from ..core.placed import AtHubs, Batch, Rows
 from ..core.registry import algorithms
 from ..data.placement import Placement
 from ..fabric.kinds import Kind
+from ..fabric.local_work import in_shares
 from ..fabric.verbs import Fabric
 from ..models.task import Part, Task, Theta
 from . import local
-from .contract import Bill, Draw, Facts, State, Step, Twin, need_labels, tally
-from .tdcd import EMBEDDING, MODEL, TDCD, UPDATE, TieredSGD, counted
+from .checks import need_labels
+from .contract import State, Step
+from .minibatch import Draw
+from .tiered import EMBEDDING, MODEL, TieredSGD, counted
 
 HUB_SCORES = Kind("hub-scores", "a lone silo's scores, at prediction only", "scores")
 
@@ -55,6 +60,11 @@ class Alone(TieredSGD):
         )
         return State(self.average(fed, theta_k, state, fed.at_clients(counted, rest_k)))
 
+    @in_shares
+    def local_sgd(self, part: Part, theta: Theta, rest: Rows, batch: Batch, lr: Tensor) -> Theta:
+        """Q steps on the silo's own columns."""
+        return local.local_sgd(part, theta, rest, batch, lr, self.l2)
+
     def predict(self, fed: Fabric, state: State, step: Step) -> AtHubs[Rows]:
         theta_k = fed.to_clients(MODEL, state.theta)
         phi_k = fed.at_clients(local.embed, fed.part, theta_k, step.batch_k)
@@ -63,30 +73,6 @@ class Alone(TieredSGD):
         if not self.combined:
             return scores
         return fed.at_hubs(combined_scores, fed.part, fed.exchange(HUB_SCORES, scores))
-
-    def bill(self, facts: Facts) -> Bill:
-        talking = self.talking(facts)
-        k = sum(talking.values())
-        return tally(
-            ("bottom", "down", MODEL, k, sum(talking[j] * facts.model[j] for j in talking)),
-            ("bottom", "up", UPDATE, k, self.update_bytes(facts)),
-        )
-
-    @classmethod
-    def examples(cls) -> list[Self]:
-        return [
-            cls(local_steps=3, lr=0.2, batch=12),
-            cls(local_steps=2, lr=0.2, batch=9, minibatch="fresh", weighting="rows", l2=0.05),
-            cls(local_steps=2, lr=0.2, batch=5, weighting="participants", combined=True),
-        ]
-
-    @classmethod
-    def twins(cls) -> list[Twin]:
-        return [
-            Twin("N = 1: TDCD", mine, TDCD(**settings), 1, None)
-            for mine in cls.examples()
-            if (settings := {name: v for name, v in vars(mine).items() if name != "combined"})
-        ]
 
 
 def own_scores(part: Part, theta: Theta, phi: Rows) -> Rows:

@@ -7,8 +7,8 @@ counts a row each time it is drawn.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, Self
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -24,8 +24,9 @@ from ..fabric.kinds import Kind
 from ..fabric.verbs import Fabric
 from ..models.task import Part, Task, Theta
 from . import local
-from .contract import Bill, Draw, Facts, MinibatchSGD, State, Step, Twin, label_silo, tally
-from .step_sizes import InverseSqrt
+from .checks import label_silo
+from .contract import State, Step
+from .minibatch import Draw, MinibatchSGD
 
 FEATURES = Kind("features", "a client's raw rows", "features", reveals="the rows")
 LABELS = Kind("labels", "the labels of a client's rows", "label", reveals="the labels")
@@ -92,37 +93,6 @@ class Central(MinibatchSGD):
 
     def blocks(self, fed: Fabric, state: State) -> dict[str, Theta]:
         return {**fed.read(state.theta).get(self.pool(fed), {})}
-
-    def bill(self, facts: Facts) -> Bill:
-        silos = list(facts.clients)
-        pool = self.labels_at or silos[0]
-        wide = {j: facts.row("features", j) for j in silos}
-        k, s = sum(facts.clients.values()), self.rows_of_round(facts.size)
-        across = s * sum(wide[j] + 1 for j in silos if j != pool)
-        return tally(
-            ("bottom", "up", FEATURES, k, s * sum(wide.values())),
-            ("top", "up", HUB_FEATURES, len(silos) - 1, across),
-            ("bottom", "up", LABELS, facts.clients[pool], s * facts.row("label", pool)),
-        )
-
-    @classmethod
-    def examples(cls) -> list[Self]:
-        return [
-            cls(local_steps=2, lr=0.2, batch=12),
-            cls(local_steps=3, lr=InverseSqrt(0.3), batch=9, minibatch="fresh", l2=0.05),
-            cls(lr=0.2, batch=None, labels_at="birch"),
-        ]
-
-    @classmethod
-    def twins(cls) -> list[Twin]:
-        from .tdcd import TDCD
-
-        plain = [replace(mine, labels_at=None) for mine in cls.examples()]
-        same = [{k: v for k, v in vars(mine).items() if k != "labels_at"} for mine in plain]
-        return [
-            Twin("N = K = 1: TDCD", mine, TDCD(**settings), 1, 1)
-            for mine, settings in zip(plain, same, strict=True)
-        ]
 
 
 def pooled(

@@ -17,7 +17,7 @@ Readings of the papers:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal
 
 from torch import Tensor
 
@@ -26,11 +26,14 @@ from ..core.placed import AtHubs, Batch, Rows
 from ..core.registry import algorithms
 from ..core.settings import NotNegative
 from ..data.placement import Placement
+from ..fabric.local_work import in_shares
 from ..fabric.verbs import Fabric
 from ..models.task import Part, Task, Theta
 from . import local
-from .contract import Bill, Draw, Facts, State, Step, Twin, need_labels, tally
-from .tdcd import MODEL, TDCD, UPDATE, TieredSGD, Weighting, counted, predict_jointly
+from .checks import need_labels
+from .contract import State, Step
+from .minibatch import Draw
+from .tiered import TieredSGD, Weighting, counted, predict_jointly
 
 
 @algorithms.register("fedavg")
@@ -67,36 +70,13 @@ class FedAvg(TieredSGD):
         rows_k = fed.at_clients(counted, rest_k)
         return State(self.average(fed, theta_k, state, rows_k))  # w_{t+1} = sum_k n_k / n w_k
 
+    @in_shares
+    def local_sgd(self, part: Part, theta: Theta, rest: Rows, batch: Batch, lr: Tensor) -> Theta:
+        """ClientUpdate: Q steps on the client's own rows."""
+        return local.local_sgd(part, theta, rest, batch, lr, self.l2)
+
     def predict(self, fed: Fabric, state: State, step: Step) -> AtHubs[Rows]:
         return predict_jointly(fed, state, step)
-
-    def bill(self, facts: Facts) -> Bill:
-        ((silo, k),) = self.talking(facts).items()
-        return tally(
-            ("bottom", "down", MODEL, k, k * facts.model[silo]),
-            ("bottom", "up", UPDATE, k, self.update_bytes(facts)),
-        )
-
-    @classmethod
-    def examples(cls) -> list[Self]:
-        return [
-            cls(local_steps=3, lr=0.2, batch=12),
-            cls(local_steps=2, lr=0.2, batch=9, minibatch="reused", weighting="uniform", l2=0.05),
-        ]
-
-    @classmethod
-    def twins(cls) -> list[Twin]:
-        from .alone import Alone
-        from .central import Central
-
-        first, second = FedAvg.examples()
-        pooled = Central(local_steps=3, lr=0.2, batch=12, minibatch="fresh")
-        return [
-            Twin("a silo alone", first, Alone(**vars(first)), 1, None),
-            Twin("N = 1: TDCD", second, TDCD(**vars(second)), 1, None),
-            Twin("with a head", second, TDCD(**vars(second)), 1, None, head=True),
-            Twin("one client: SGD", first, pooled, 1, 1),
-        ]
 
 
 @algorithms.register("fedprox")
@@ -108,23 +88,3 @@ class FedProx(FedAvg):
 
     def local_sgd(self, part: Part, theta: Theta, rest: Rows, batch: Batch, lr: Tensor) -> Theta:
         return local.local_sgd(part, theta, rest, batch, lr, self.l2, prox=self.mu)
-
-    @classmethod
-    def examples(cls) -> list[Self]:
-        return [
-            cls(local_steps=3, lr=0.2, batch=12, mu=0.5),
-            cls(local_steps=2, lr=0.2, batch=9, minibatch="reused", weighting="participants"),
-        ]
-
-    @classmethod
-    def twins(cls) -> list[Twin]:
-        from .fedbcd import FedBCD
-
-        many: dict[str, Any] = {"local_steps": 4, "lr": 0.2, "batch": 9}
-        one: dict[str, Any] = {**many, "local_steps": 1}
-        same = {**many, "minibatch": "fresh", "weighting": "rows"}
-        return [
-            Twin("mu = 0: FedAvg", cls(**many, mu=0.0), FedAvg(**many), 1, None),
-            Twin("Q = 1: FedAvg", cls(**one), FedAvg(**one), 1, None),
-            Twin("N = 1: FedBCD", cls(**many, mu=0.7), FedBCD(**same, prox=0.7), 1, None),
-        ]

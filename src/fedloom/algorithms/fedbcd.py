@@ -23,49 +23,37 @@ negative entry of the derivative that a silo gets back is the row's label.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 from torch import Tensor
 
 from ..core.errors import ModelError, SettingError
-from ..core.placed import AtClients, AtHubs, Rows
+from ..core.placed import AtClients, AtHubs, Batch, Noise, Rows
 from ..core.registry import algorithms
 from ..core.settings import NotNegative
 from ..data.placement import Placement
-from ..fabric.kinds import Direction
+from ..fabric.local_work import in_shares
 from ..fabric.releases import times
 from ..fabric.verbs import Fabric
-from ..models.task import Task, Theta
+from ..models.task import Part, Task, Theta
 from ..privacy.settings import Privacy
 from . import local
-from .central import Central
-from .contract import Bill, Draw, Entry, Facts, State, Step, Twin, label_silo, need_labels, tally
-from .releasing import SHIELDED, Releasing
+from .checks import label_silo, need_labels
+from .contract import State, Step
+from .minibatch import Draw
+from .releasing import Releasing
 from .splitnn import (
     CUT,
     CUT_DERIVATIVE,
     CUT_GRADIENT,
     HUB_CUT_GRADIENT,
-    SplitNN,
     derivative,
     joined,
     shares,
 )
-from .tdcd import (
-    EMBEDDING,
-    HEAD,
-    HUB_EMBEDDING,
-    MODEL,
-    REST,
-    TDCD,
-    UPDATE,
-    TieredSGD,
-    counted,
-    predict_jointly,
-    share_head,
-)
+from .tdcd import REST, share_head
+from .tiered import EMBEDDING, HUB_EMBEDDING, MODEL, TieredSGD, counted, predict_jointly
 
 
 @algorithms.register("fedbcd")
@@ -93,7 +81,7 @@ class FedBCD(Releasing, TieredSGD):
 
     def check(self, task: Task, placement: Placement) -> None:
         super().check(task, placement)
-        self.check_privacy(task)
+        self.protection.check(task)
         silos = placement.topology.silos
         if self.order == "sequential" and len(silos) == 1:
             raise SettingError(
@@ -120,83 +108,119 @@ class FedBCD(Releasing, TieredSGD):
         )
 
     def round(self, fed: Fabric, state: State, draw: Draw) -> State:
-        theta, seen, moved = state.theta, fed.at(self.holder(fed), nothing_yet), fed
-        theta_k = self.to_clients(fed, theta, draw)
+        if self.order == "parallel":
+            return self.parallel(fed, state, draw)
+        return self.sequential(fed, state, draw)
+
+    def parallel(self, fed: Fabric, state: State, draw: Draw) -> State:
+        """FedBCD-p: one exchange, then all silos take their Q steps."""
+        theta_k = self.to_clients(fed, state.theta, draw)
         phi, noise_k = self.embeddings(fed, theta_k, draw)
-        for turn, is_last in self.turns(fed):
-            if self.updates == "fresh-own":
-                new = self.fresh_own(fed, turn, theta_k, noise_k, phi, state, draw)
-            else:
-                came = moved.collect(HUB_EMBEDDING, phi, to=self.holder(fed))
-                seen = fed.at(self.holder(fed), with_newer, seen, came)
-                new = self.frozen_gradient(fed, turn, theta_k, noise_k, seen, state, draw)
-            new = self.settled(turn, new, theta)
-            theta = fed.renew(theta, new)
-            if not is_last:  # what the next ones see
-                newer, _ = self.embeddings(turn, turn.to_clients(MODEL, new), draw)
-                phi, moved = fed.renew(phi, newer), turn
+        if self.updates == "fresh-own":
+            given_k = self.rest(fed, fed.exchange(HUB_EMBEDDING, phi), draw)
+        else:
+            seen = fed.collect(HUB_EMBEDDING, phi, to=self.holder(fed))
+            given_k = self.derivatives(fed, seen, draw, fed)
+        theta = self.train(fed, theta_k, given_k, noise_k, state, draw)
         return State(share_head(fed, theta))
 
-    def turns(self, fed: Fabric) -> Iterator[tuple[Fabric, bool]]:
-        """Who steps together, one after the other, and whether it is the last of the round."""
-        if self.order == "parallel":
-            yield fed, True
-        else:
-            for silo in fed.silos:
-                yield fed.within(silo), silo == fed.silos[-1]
+    def sequential(self, fed: Fabric, state: State, draw: Draw) -> State:
+        """FedBCD-s: silo after silo takes its Q steps; those after it see what it has come to."""
+        theta_k = self.to_clients(fed, state.theta, draw)
+        phi, noise_k = self.embeddings(fed, theta_k, draw)
+        theta, holder, moved = state.theta, self.holder(fed), fed
+        seen = fed.at(holder, nothing_yet)
+        for silo in fed.silos:
+            turn = fed.within(silo)
+            if self.updates == "fresh-own":
+                given_k = self.rest(turn, fed.collect(HUB_EMBEDDING, phi, to=silo), draw)
+            else:
+                seen = fed.at(holder, newer, seen, moved.collect(HUB_EMBEDDING, phi, to=holder))
+                given_k = self.derivatives(fed, seen, draw, turn)
+            new = self.train(turn, theta_k, given_k, noise_k, state, draw)
+            theta = fed.renew(theta, new)
+            if silo != fed.silos[-1]:
+                again, _ = self.embeddings(turn, turn.to_clients(MODEL, new), draw)
+                phi, moved = fed.renew(phi, again), turn
+        return State(share_head(fed, theta))
+
+    # What both have in common. `turn`: the silos that step now.
 
     def embeddings(
-        self, fed: Fabric, theta_k: AtClients[Theta], draw: Draw
+        self, turn: Fabric, theta_k: AtClients[Theta], draw: Draw
     ) -> tuple[AtHubs[Rows], Any]:
         """What the clients release of the minibatch, and the noise in it."""
-        noise_k = self.row_noise(fed, draw.rows, draw.ids, theta_k)
-        phi_k = fed.at_clients(self.release, fed.part, theta_k, draw.batch_k, noise_k)
-        return fed.gather(EMBEDDING, phi_k, draw.rows), noise_k
+        guard = self.protection
+        noise_k = guard.row_noise(turn, draw.rows, draw.ids, theta_k)
+        phi_k = turn.at_clients(guard.release, turn.part, theta_k, draw.batch_k, noise_k)
+        return turn.gather(EMBEDDING, phi_k, draw.rows), noise_k
 
-    def fresh_own(
-        self,
-        fed: Fabric,
-        turn: Fabric,
-        theta_k: AtClients[Theta],
-        noise_k: Any,
-        phi: AtHubs[Rows],
-        state: State,
-        draw: Draw,
-    ) -> AtHubs[Theta]:
-        """Q steps with the others' embeddings as they are now."""
-        if self.order == "parallel":
-            phis = fed.exchange(HUB_EMBEDDING, phi)
-        else:
-            phis = fed.collect(HUB_EMBEDDING, phi, to=turn.scope[0])
-        rest = turn.at_hubs(local.sum_of_others, fed.part, phis)
-        rest_k = turn.scatter(REST, rest, draw.rows)
-        theta_k = self.stepped(turn, theta_k, rest_k, draw, draw.lr, noise_k, draw.ids)
-        return self.average(turn, theta_k, state, turn.at_clients(counted, rest_k))
+    def rest(self, turn: Fabric, phis: AtHubs[dict[str, Rows]], draw: Draw) -> AtClients[Rows]:
+        """fresh-own: the others' embeddings as they are now, at the clients."""
+        return turn.scatter(REST, turn.at_hubs(local.sum_of_others, turn.part, phis), draw.rows)
 
-    def frozen_gradient(
-        self,
-        fed: Fabric,
-        turn: Fabric,
-        theta_k: AtClients[Theta],
-        noise_k: Any,
-        seen: AtHubs[dict[str, Rows]],
-        state: State,
-        draw: Draw,
-    ) -> AtHubs[Theta]:
-        """Q steps with the derivative that the label silo takes of the embeddings it has seen."""
+    def derivatives(
+        self, fed: Fabric, seen: AtHubs[dict[str, Rows]], draw: Draw, turn: Fabric
+    ) -> AtClients[Rows]:
+        """frozen-gradient: what the label silo takes of the embeddings that it has seen, at the
+        clients of those who step."""
         holder, part = self.holder(fed), fed.part
         label = fed.within(holder)
         joint = fed.at(holder, joined, part, seen)
         joint_k = label.scatter(CUT, joint, draw.rows)
-        slope_k = label.at_clients(derivative, part, fed.known({}), joint_k, draw.batch_k)
-        slope = label.gather(CUT_DERIVATIVE, slope_k, draw.rows)
-        slopes = fed.at(holder, shares, part, joint, slope)
-        share = turn.spread(HUB_CUT_GRADIENT, slopes, frm=holder)
-        share_k = turn.scatter(CUT_GRADIENT, share, draw.rows)
-        theta_k = self.stepped(
-            turn, theta_k, share_k, draw, draw.lr, noise_k, draw.ids, slopes=True
+        gradient_k = label.at_clients(derivative, part, fed.known({}), joint_k, draw.batch_k)
+        gradient = label.gather(CUT_DERIVATIVE, gradient_k, draw.rows)
+        each = fed.at(holder, shares, part, joint, gradient)
+        return turn.scatter(
+            CUT_GRADIENT, turn.spread(HUB_CUT_GRADIENT, each, frm=holder), draw.rows
         )
-        return self.average(turn, theta_k, state, turn.at_clients(counted, share_k))
+
+    def train(
+        self,
+        turn: Fabric,
+        theta_k: AtClients[Theta],
+        given_k: AtClients[Rows],
+        noise_k: Any,
+        state: State,
+        draw: Draw,
+    ) -> AtHubs[Theta]:
+        """The Q local steps at the clients, and the mean of what they come to."""
+        normals_k = self.protection.step_noise(turn, draw.ids, self.steps_of_row)
+        steps = self.local_sgd if self.updates == "fresh-own" else self.frozen_gradient_sgd
+        given = (theta_k, given_k, draw.batch_k, draw.lr, noise_k, normals_k)
+        theta_k = turn.at_clients(steps, turn.part, *given, steps=self.local_steps)
+        theta = self.average(turn, theta_k, state, turn.at_clients(counted, given_k))
+        return self.protection.settled(turn, theta, state.theta)
+
+    @in_shares
+    def local_sgd(
+        self,
+        part: Part,
+        theta: Theta,
+        rest: Rows,
+        batch: Batch,
+        lr: Tensor,
+        noise: Noise | None,
+        normals: Tensor | None,
+    ) -> Theta:
+        """Q steps on the loss, the own embedding fresh, the others' as they came."""
+        guard, prox = self.protection, self.prox
+        return guard.sgd(part, theta, rest, batch, lr, self.l2, noise, normals, prox)
+
+    @in_shares
+    def frozen_gradient_sgd(
+        self,
+        part: Part,
+        theta: Theta,
+        gradient: Rows,
+        batch: Batch,
+        lr: Tensor,
+        noise: Noise | None,
+        normals: Tensor | None,
+    ) -> Theta:
+        """Q steps with one derivative of the loss, pulled through the block at each."""
+        guard, prox = self.protection, self.prox
+        return guard.pulled_sgd(part, theta, gradient, batch, lr, self.l2, noise, normals, prox)
 
     def holder(self, fed: Fabric) -> str:
         return self.labels_at or fed.silos[0]
@@ -213,77 +237,10 @@ class FedBCD(Releasing, TieredSGD):
     def predict(self, fed: Fabric, state: State, step: Step) -> AtHubs[Rows]:
         return predict_jointly(fed, state, step)
 
-    def bill(self, facts: Facts) -> Bill:
-        talking = self.talking(facts)
-        s, silos = self.rows_of_round(facts.size), list(talking)
-        twice = silos if self.order == "parallel" else silos + silos[:-1]  # who embeds, and again
-        k, k_twice = sum(talking.values()), sum(talking[j] for j in twice)
-        wide = {j: s * facts.row("embedding", j) for j in silos}
-        moves = self._fresh(facts, wide) if self.takes_head else self._frozen(facts, wide, twice)
-        return tally(
-            ("bottom", "down", MODEL, k_twice, sum(talking[j] * facts.model[j] for j in twice)),
-            ("bottom", "up", EMBEDDING, k_twice, sum(wide[j] for j in twice)),
-            *moves,
-            ("bottom", "up", UPDATE, k, self.update_bytes(facts)),
-        )
-
-    def _fresh(self, facts: Facts, wide: dict[str, int]) -> list[Entry]:
-        """In either order every silo's embeddings go to every other one, once."""
-        talking, s, n = self.talking(facts), self.rows_of_round(facts.size), len(wide)
-        rest = s * sum(facts.row("joint", j) + 1 for j in wide)
-        pairs, embeddings = n * (n - 1), (n - 1) * sum(each + s for each in wide.values())
-        way: Direction = "across" if self.order == "parallel" else "up"
-        return [
-            ("top", way, HUB_EMBEDDING, pairs, embeddings),
-            ("bottom", "down", REST, sum(talking.values()), rest),
-            ("top", "across", HEAD, pairs if facts.head else 0, pairs * facts.head),
-        ]
-
-    def _frozen(self, facts: Facts, wide: dict[str, int], twice: list[str]) -> list[Entry]:
-        """In sequential order the label silo differentiates once for every turn."""
-        talking, s = self.talking(facts), self.rows_of_round(facts.size)
-        holder = self.labels_at or next(iter(wide))
-        turns = 1 if self.order == "parallel" else len(wide)
-        joint, m = s * facts.row("joint", holder), talking[holder]
-        up, down = ([j for j in each if j != holder] for each in (twice, wide))
-        return [
-            ("top", "up", HUB_EMBEDDING, len(up), sum(wide[j] + s for j in up)),
-            ("bottom", "down", CUT, turns * m, turns * (joint + s)),
-            ("bottom", "up", CUT_DERIVATIVE, turns * m, turns * joint),
-            ("top", "down", HUB_CUT_GRADIENT, len(down), sum(wide[j] + s for j in down)),
-            ("bottom", "down", CUT_GRADIENT, sum(talking.values()), sum(wide[j] + s for j in wide)),
-        ]
-
-    @classmethod
-    def examples(cls) -> list[Self]:
-        frozen: dict[str, Any] = {"updates": "frozen-gradient", "lr": 0.2}
-        return [
-            cls(local_steps=3, lr=0.2, batch=12, prox=0.5),
-            cls(local_steps=2, batch=12, order="sequential", privacy=SHIELDED, **frozen),
-            cls(local_steps=2, lr=0.2, batch=9, order="sequential", weighting="rows", l2=0.05),
-            cls(local_steps=2, batch=5, minibatch="fresh", weighting="participants", **frozen),
-            cls(local_steps=3, batch=12, order="sequential", labels_at="birch", prox=0.5, **frozen),
-        ]
-
-    @classmethod
-    def twins(cls) -> list[Twin]:
-        many: dict[str, Any] = {"local_steps": 4, "lr": 0.2, "batch": 9}
-        one: dict[str, Any] = {**many, "local_steps": 1}
-        fresh = {**many, "minibatch": "fresh", "weighting": "rows"}
-        frozen: dict[str, Any] = {"updates": "frozen-gradient"}
-        in_turn = {**one, "order": "sequential"}
-        return [
-            Twin("parallel, fresh-own, K = 1: TDCD, K = 1", cls(**many), TDCD(**many), 3, 1),
-            Twin("and with unequal clients and a head", cls(**fresh), TDCD(**fresh), 3, None, True),
-            Twin("frozen: SplitNN", cls(**fresh, **frozen), SplitNN(**fresh), 3, None),
-            Twin("frozen, K = Q = 1: SGD", cls(**one, **frozen), Central(**one), 3, 1),
-            Twin("Q = 1, in turn: alike", cls(**in_turn, **frozen), cls(**in_turn), 3, None),
-        ]
-
 
 def nothing_yet() -> dict[str, Rows]:
     return {}
 
 
-def with_newer(seen: dict[str, Rows], came: dict[str, Rows]) -> dict[str, Rows]:
+def newer(seen: dict[str, Rows], came: dict[str, Rows]) -> dict[str, Rows]:
     return {**seen, **came}

@@ -194,7 +194,7 @@ def head_loss(theta: Theta, part: Part, joint: Rows, batch: Batch) -> Tensor:
     return mean_over(joint.mask, part.loss.rows(part.scores(theta, joint.value), batch.y))
 
 
-def frozen_sgd(
+def frozen_gradient_sgd(
     part: Part, theta: Theta, slope: Rows, batch: Batch, lr: Tensor, l2: float, prox: float = 0.0
 ) -> Theta:
     """Steps with the derivative of the loss by the embeddings given, and frozen."""

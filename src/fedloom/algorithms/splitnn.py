@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Annotated, Any, ClassVar, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -41,9 +41,12 @@ from ..fabric.verbs import Fabric
 from ..models.block import Params
 from ..models.task import Part, Task, Theta
 from . import local
-from .central import Central, to_all
-from .contract import Bill, Draw, Entry, Facts, State, Step, Twin, label_silo, tally
-from .tdcd import EMBEDDING, HUB_EMBEDDING, MODEL, UPDATE, TieredSGD, counted
+from .central import to_all
+from .checks import label_silo
+from .contract import State, Step
+from .costs import Facts
+from .minibatch import Draw
+from .tiered import EMBEDDING, HUB_EMBEDDING, MODEL, TieredSGD, counted
 
 CUT = Kind(
     "cut-layer",
@@ -144,7 +147,7 @@ class SplitNN(TieredSGD):
         share = fed.spread(HUB_CUT_GRADIENT, slopes, frm=frm)
         slope_k = fed.scatter(CUT_GRADIENT, share, draw.rows)
         theta_k = fed.at_clients(
-            self.frozen_sgd,
+            self.frozen_gradient_sgd,
             fed.part,
             theta_k,
             slope_k,
@@ -154,8 +157,10 @@ class SplitNN(TieredSGD):
         )
         return self.average(fed, theta_k, State(state.theta), fed.at_clients(counted, slope_k))
 
-    def frozen_sgd(self, part: Part, theta: Theta, slope: Rows, batch: Batch, lr: Tensor) -> Theta:
-        return local.frozen_sgd(part, theta, slope, batch, lr, self.l2)
+    def frozen_gradient_sgd(
+        self, part: Part, theta: Theta, slope: Rows, batch: Batch, lr: Tensor
+    ) -> Theta:
+        return local.frozen_gradient_sgd(part, theta, slope, batch, lr, self.l2)
 
     # The top model: only in the label silo, and only where the task has a head
 
@@ -198,54 +203,6 @@ class SplitNN(TieredSGD):
         """Where the label silo's hub is hosted, with its top as everyone's head."""
         top = fed.read(state.top).get(self.holder(fed), {})
         return {silo: Theta(theta.block, top) for silo, theta in fed.read(state.theta).items()}
-
-    def bill(self, facts: Facts) -> Bill:
-        talking, facts = self.talking(facts), without_head(facts)
-        n, k, s = len(talking), sum(talking.values()), self.rows_of_round(facts.size)
-        holder = self.labels_at or next(iter(talking))
-        wide = {j: facts.row("embedding", j) for j in talking}
-        others = s * sum(wide[j] + 1 for j in talking if j != holder)
-        joint, m = s * facts.row("joint", holder), talking[holder]
-        return tally(
-            ("bottom", "down", MODEL, k, sum(talking[j] * facts.model[j] for j in talking)),
-            ("bottom", "up", EMBEDDING, k, s * sum(wide.values())),
-            ("top", "up", HUB_EMBEDDING, n - 1, others),
-            ("bottom", "down", CUT, m, joint + s),
-            ("bottom", "up", CUT_DERIVATIVE, m, joint),
-            ("top", "down", HUB_CUT_GRADIENT, n - 1, others),
-            ("bottom", "down", CUT_GRADIENT, k, s * sum(each + 1 for each in wide.values())),
-            ("bottom", "up", UPDATE, k, self.update_bytes(facts)),
-            *self.top_lines(facts, m, facts.head),
-        )
-
-    def top_lines(self, facts: Facts, clients: int, size: int) -> list[Entry]:
-        """The top goes down to so many label clients, and comes back."""
-        weight = 0 if self.weighting == "uniform" else facts.shapes.dtype.itemsize
-        clients = clients if size else 0
-        return [
-            ("bottom", "down", TOP, clients, clients * size),
-            ("bottom", "up", TOP_UPDATE, clients, clients * (size + weight)),
-        ]
-
-    @classmethod
-    def examples(cls) -> list[Self]:
-        return [
-            cls(lr=0.2, batch=12, labels_at="birch"),
-            cls(local_steps=2, lr=0.2, batch=9, minibatch="fresh", weighting="rows", l2=0.05),
-            cls(local_steps=3, lr=0.1, batch=5, weighting="participants"),
-        ]
-
-    @classmethod
-    def twins(cls) -> list[Twin]:
-        one: dict[str, Any] = {"lr": 0.2, "batch": 9, "l2": 0.1}
-        rows: dict[str, Any] = {"lr": 0.2, "batch": None}
-        weighted = cls(**rows, weighting="rows")
-        return [
-            Twin("K = Q = 1: SGD on the joined network", cls(**one), Central(**one), 3, 1, True),
-            Twin("without a top", cls(**one), Central(**one), 3, 1),
-            Twin("one silo", cls(**one), Central(**one), 1, 1, True),
-            Twin("Q = 1, full batch, by rows", weighted, Central(**rows), 3, None, True),
-        ]
 
 
 def initial_block(part: Part, streams: Streams) -> Theta:

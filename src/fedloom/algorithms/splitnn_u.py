@@ -18,7 +18,7 @@ that it and the silos get can sort the rows by label.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
@@ -34,11 +34,10 @@ from ..fabric.verbs import Fabric
 from ..models.block import Params
 from ..models.task import Part, Task, Theta, one_head, two_parts
 from . import local
-from .central import Central, Parts, to_all
-from .contract import Bill, Draw, Facts, Step, Twin, tally
+from .central import Parts, to_all
+from .contract import Step
+from .minibatch import Draw
 from .splitnn import (
-    CUT_GRADIENT,
-    HUB_CUT_GRADIENT,
     TOP_SCORES,
     SplitNN,
     derivative,
@@ -46,9 +45,8 @@ from .splitnn import (
     joined,
     shares,
     top_scores,
-    without_head,
 )
-from .tdcd import EMBEDDING, HUB_EMBEDDING, MODEL, UPDATE, counted
+from .tiered import EMBEDDING, HUB_EMBEDDING, MODEL, counted
 
 HUB_MIDDLE = Kind(
     "hub-middle",
@@ -182,43 +180,6 @@ class SplitNNU(SplitNN):
         middle = fed.read(state.middle).get(SERVER, {})
         head = one_head(middle, fed.read(state.top).get(self.holder(fed), {}))
         return {silo: Theta(theta.block, head) for silo, theta in fed.read(state.theta).items()}
-
-    def bill(self, facts: Facts) -> Bill:
-        talking, facts = self.talking(facts), without_head(facts)
-        n, k, s = len(talking), sum(talking.values()), self.rows_of_round(facts.size)
-        holder = self.labels_at or next(iter(talking))
-        wide = {j: s * facts.row("embedding", j) for j in talking}
-        masked = sum(wide.values()) + n * s
-        middle, m = s * facts.row("middle", holder), talking[holder]
-        return tally(
-            ("bottom", "down", MODEL, k, sum(talking[j] * facts.model[j] for j in talking)),
-            ("bottom", "up", EMBEDDING, k, sum(wide.values())),
-            ("top", "up", HUB_EMBEDDING, n, masked),
-            ("top", "down", HUB_MIDDLE, 1, middle + s),
-            ("bottom", "down", MIDDLE, m, middle + s),
-            ("bottom", "up", MIDDLE_DERIVATIVE, m, middle),
-            ("top", "up", HUB_MIDDLE_DERIVATIVE, 1, middle + s),
-            ("top", "down", HUB_CUT_GRADIENT, n, masked),
-            ("bottom", "down", CUT_GRADIENT, k, masked),
-            ("bottom", "up", UPDATE, k, self.update_bytes(facts)),
-            *self.top_lines(facts, m, facts.head - facts.middle),
-        )
-
-    @classmethod
-    def examples(cls) -> list[Self]:
-        return [
-            cls(lr=0.2, batch=12, labels_at="birch", weighting="participants"),
-            cls(local_steps=2, lr=0.2, batch=9, minibatch="fresh", weighting="rows", l2=0.005),
-        ]
-
-    @classmethod
-    def twins(cls) -> list[Twin]:
-        one: dict[str, Any] = {"lr": 0.2, "batch": 9, "l2": 0.1}
-        rows: dict[str, Any] = {**one, "local_steps": 3, "weighting": "rows"}
-        return [
-            Twin("K = Q = 1: SGD on the joined network", cls(**one), Central(**one), 3, 1),
-            Twin("by rows: the middle anywhere is alike", cls(**rows), SplitNN(**rows), 3, None),
-        ]
 
 
 def initial_middle(parts: Parts, streams: Streams) -> Params:

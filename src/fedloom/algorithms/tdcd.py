@@ -18,13 +18,13 @@ Readings of the papers:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal, Self
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from ..core import tree
-from ..core.placed import AtClients, AtHubs, Batch, Rows
+from ..core.placed import AtHubs, Batch, Noise, Rows
 from ..core.registry import algorithms
 from ..data.placement import Placement
 from ..fabric.kinds import Kind
@@ -34,83 +34,19 @@ from ..fabric.verbs import Fabric
 from ..models.task import Part, Task, Theta
 from ..privacy.settings import Privacy
 from . import local
-from .contract import Bill, Draw, Facts, MinibatchSGD, State, Step, Twin, need_labels, tally
-from .releasing import SHIELDED, Releasing
+from .checks import need_labels
+from .contract import State, Step
+from .minibatch import Draw
+from .releasing import Releasing
+from .tiered import EMBEDDING, HUB_EMBEDDING, TieredSGD, counted, predict_jointly
 
-MODEL = Kind("model", "the hub's block of the model, to its own clients")
-EMBEDDING = Kind(
-    "embedding",
-    "a client's embeddings of its rows in the minibatch",
-    "embedding",
-    reveals="features: the hub has the block, and computes the rows themselves where an embedding "
-    "has as many numbers as a row",
-)
-HUB_EMBEDDING = Kind(
-    "hub-embedding",
-    "a silo's embeddings of the minibatch",
-    "embedding",
-    reveals="features: who knows some hundred rows learns to guess the others, who knows the block "
-    "computes them as its own hub does",
-)
 REST = Kind(
     "rest",
     "sum of the other silos' embeddings, of the client's own rows",
     "joint",
     reveals="with two silos, the other's embeddings of these rows",
 )
-UPDATE = Kind(
-    "update",
-    "a client's block after its local steps",
-    reveals="the gradient of its rows: of a client with one row in the minibatch, that row",
-)
 HEAD = Kind("head", "a hub's replica of the shared head")
-
-Weighting = Literal["uniform", "participants", "rows"]
-
-
-@dataclass(frozen=True)
-class TieredSGD(MinibatchSGD):
-    """What algorithms share whose hubs average their clients' blocks."""
-
-    weighting: Annotated[
-        Weighting,
-        "of clients in the mean: all alike, all that had rows in the minibatch, or by their rows",
-    ] = "uniform"
-
-    def start(self, fed: Fabric) -> State:
-        return State(fed.at_hubs(local.initial, fed.part, fed.known(fed.streams)))
-
-    def to_clients(self, fed: Fabric, theta: AtHubs[Theta], draw: Draw) -> AtClients[Theta]:
-        """Lines 11-12."""
-        holding = draw.rows if self.weighting == "participants" else None
-        return fed.to_clients(MODEL, theta, holding)
-
-    def average(
-        self, fed: Fabric, theta_k: AtClients[Theta], state: State, rows_k: AtClients[Tensor]
-    ) -> AtHubs[Theta]:
-        """Line 32. `rows_k`: how many of each client's rows counted."""
-        weight_k = None
-        if self.weighting != "uniform":
-            weight_k = fed.at_clients(self.weigh, fed.part, rows_k)
-        return fed.mean(UPDATE, theta_k, otherwise=state.theta, weight=weight_k)
-
-    def weigh(self, part: Part, rows: Tensor) -> Tensor:
-        return (rows if self.weighting == "rows" else rows > 0).to(part.shapes.dtype)
-
-    @in_shares
-    def local_sgd(self, part: Part, theta: Theta, rest: Rows, batch: Batch, lr: Tensor) -> Theta:
-        return local.local_sgd(part, theta, rest, batch, lr, self.l2)
-
-    def blocks(self, fed: Fabric, state: State) -> dict[str, Theta]:
-        return fed.read(state.theta)
-
-    def talking(self, facts: Facts) -> dict[str, int]:
-        """How many clients each hub speaks to in a round."""
-        return dict(facts.holders if self.weighting == "participants" else facts.clients)
-
-    def update_bytes(self, facts: Facts) -> int:
-        weight = 0 if self.weighting == "uniform" else facts.shapes.dtype.itemsize
-        return sum(k * (facts.model[silo] + weight) for silo, k in self.talking(facts).items())
 
 
 @algorithms.register("tdcd")
@@ -122,7 +58,7 @@ class TDCD(Releasing, TieredSGD):
 
     def check(self, task: Task, placement: Placement) -> None:
         super().check(task, placement)
-        self.check_privacy(task)
+        self.protection.check(task)
         need_labels(
             placement,
             placement.topology.silos,
@@ -130,17 +66,33 @@ class TDCD(Releasing, TieredSGD):
         )
 
     def round(self, fed: Fabric, state: State, draw: Draw) -> State:
-        part, batch_k, rows = fed.part, draw.batch_k, draw.rows
+        part, batch_k, rows, guard = fed.part, draw.batch_k, draw.rows, self.protection
         theta_k = self.to_clients(fed, state.theta, draw)  # 11-12
-        noise_k = self.row_noise(fed, rows, draw.ids, theta_k)
-        phi_k = fed.at_clients(self.release, part, theta_k, batch_k, noise_k)  # 13
+        noise_k = guard.row_noise(fed, rows, draw.ids, theta_k)  # none without privacy
+        phi_k = fed.at_clients(guard.release, part, theta_k, batch_k, noise_k)  # 13
         phi = fed.gather(EMBEDDING, phi_k, rows)  # 17
         phis = fed.exchange(HUB_EMBEDDING, phi)  # 18
         rest = fed.at_hubs(local.sum_of_others, part, phis)  # 19
         rest_k = fed.scatter(REST, rest, rows)  # 22
-        theta_k = self.stepped(fed, theta_k, rest_k, draw, draw.lr, noise_k, draw.ids)  # 25-29
+        normals_k = guard.step_noise(fed, draw.ids, self.steps_of_row)
+        given = (theta_k, rest_k, batch_k, draw.lr, noise_k, normals_k)
+        theta_k = fed.at_clients(self.local_sgd, part, *given, steps=self.local_steps)  # 25-29
         theta = self.average(fed, theta_k, state, fed.at_clients(counted, rest_k))  # 32
-        return State(share_head(fed, self.settled(fed, theta, state.theta)))
+        return State(share_head(fed, guard.settled(fed, theta, state.theta)))
+
+    @in_shares
+    def local_sgd(
+        self,
+        part: Part,
+        theta: Theta,
+        rest: Rows,
+        batch: Batch,
+        lr: Tensor,
+        noise: Noise | None = None,
+        normals: Tensor | None = None,
+    ) -> Theta:
+        """Lines 25-29: Q steps (Eqn. 5), the own embedding fresh, the others' as they came."""
+        return self.protection.sgd(part, theta, rest, batch, lr, self.l2, noise, normals)
 
     @property
     def steps_of_row(self) -> int:
@@ -152,72 +104,6 @@ class TDCD(Releasing, TieredSGD):
 
     def predict(self, fed: Fabric, state: State, step: Step) -> AtHubs[Rows]:
         return predict_jointly(fed, state, step)
-
-    def bill(self, facts: Facts) -> Bill:
-        talking = self.talking(facts)
-        n, k, s = len(talking), sum(talking.values()), self.rows_of_round(facts.size)
-        embeddings = s * sum(facts.row("embedding", j) for j in talking)
-        rest = s * sum(facts.row("joint", j) + 1 for j in talking)
-        return tally(
-            ("bottom", "down", MODEL, k, sum(talking[j] * facts.model[j] for j in talking)),
-            ("bottom", "up", EMBEDDING, k, embeddings),
-            ("top", "across", HUB_EMBEDDING, n * (n - 1), (n - 1) * (embeddings + n * s)),
-            ("bottom", "down", REST, k, rest),
-            ("bottom", "up", UPDATE, k, self.update_bytes(facts)),
-            ("top", "across", HEAD, n * (n - 1) if facts.head else 0, n * (n - 1) * facts.head),
-        )
-
-    @classmethod
-    def examples(cls) -> list[Self]:
-        return [
-            cls(local_steps=3, lr=0.2, batch=12),
-            cls(local_steps=2, lr=0.2, batch=12, privacy=SHIELDED),
-            cls(local_steps=2, lr=0.2, batch=9, minibatch="fresh", weighting="rows", l2=0.05),
-            cls(local_steps=2, lr=0.2, batch=5, weighting="participants"),
-            cls(local_steps=1, lr=0.2, batch=None, l2=0.1),
-        ]
-
-    @classmethod
-    def twins(cls) -> list[Twin]:
-        from .alone import Alone
-        from .central import Central
-
-        one_step = cls(local_steps=1, lr=0.2, batch=9)
-        rows = cls(local_steps=1, lr=0.2, batch=None, weighting="rows", l2=0.1)
-        many = cls(local_steps=4, lr=0.2, batch=9)
-        fresh = cls(local_steps=3, lr=0.2, batch=9, minibatch="fresh")
-        return [
-            Twin("K = Q = 1: SGD", one_step, Central(local_steps=1, lr=0.2, batch=9), 3, 1),
-            Twin("with a head", one_step, Central(local_steps=1, lr=0.2, batch=9), 3, 1, head=True),
-            Twin(
-                "Q = 1, full batch, clients weighted by rows: gradient descent on the pooled model",
-                rows,
-                Central(local_steps=1, lr=0.2, batch=None, l2=0.1),
-                3,
-                None,
-            ),
-            Twin("N = 1: local SGD", many, Alone(local_steps=4, lr=0.2, batch=9), 1, None),
-            Twin(
-                "N = 1, fresh: local SGD",
-                fresh,
-                Alone(local_steps=3, lr=0.2, batch=9, minibatch="fresh"),
-                1,
-                None,
-            ),
-        ]
-
-
-def counted(rest: Rows) -> Tensor:
-    """How many of the client's rows counted in this round."""
-    return rest.mask.sum()
-
-
-def predict_jointly(fed: Fabric, state: State, step: Step) -> AtHubs[Rows]:
-    """Clients embed, hubs exchange and add up: the joint prediction at every hub."""
-    theta_k = fed.to_clients(MODEL, state.theta)
-    phi_k = fed.at_clients(local.embed, fed.part, theta_k, step.batch_k)
-    phis = fed.exchange(HUB_EMBEDDING, fed.gather(EMBEDDING, phi_k, step.rows))
-    return fed.at_hubs(local.joint_scores, fed.part, state.theta, phis)
 
 
 def share_head(fed: Fabric, theta: AtHubs[Theta]) -> AtHubs[Theta]:

@@ -13,7 +13,7 @@ train it, which is another algorithm (split learning).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, NamedTuple, Self
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,8 +27,10 @@ from ..fabric.kinds import Kind
 from ..fabric.verbs import Fabric
 from ..models.task import Part, Task, Theta
 from . import local
-from .contract import Bill, Draw, Facts, State, Step, Twin, label_silo, tally
-from .tdcd import EMBEDDING, HUB_EMBEDDING, MODEL, TDCD, UPDATE, TieredSGD, predict_jointly
+from .checks import label_silo
+from .contract import State, Step
+from .minibatch import Draw
+from .tiered import EMBEDDING, HUB_EMBEDDING, TieredSGD, predict_jointly
 
 SCORES = Kind(
     "scores",
@@ -108,42 +110,6 @@ class TDCDPrivateLabels(TieredSGD):
 
     def predict(self, fed: Fabric, state: State, step: Step) -> AtHubs[Rows]:
         return predict_jointly(fed, state, step)
-
-    def bill(self, facts: Facts) -> Bill:
-        talking = self.talking(facts)
-        n, k, q = len(talking), sum(talking.values()), self.local_steps
-        holder = self.labels_at or next(iter(talking))
-        steps = q * self.rows_of_step(facts.size)
-        rows = self.rows_of_round(facts.size) + steps - self.rows_of_step(facts.size)  # embedded
-        wide = {j: facts.row("embedding", j) for j in talking}
-        others = sum(wide[j] + 1 for j in talking if j != holder)
-        views, joint = facts.row("views", holder), facts.row("joint", holder)
-        return tally(
-            ("bottom", "down", MODEL, k, sum(talking[j] * facts.model[j] for j in talking)),
-            ("bottom", "up", EMBEDDING, q * k, rows * sum(wide.values())),
-            ("top", "up", HUB_EMBEDDING, q * (n - 1), rows * others),
-            ("bottom", "down", SCORES, q * talking[holder], steps * (views + 1)),
-            ("bottom", "up", DERIVATIVE, q * talking[holder], steps * views),
-            ("top", "down", HUB_DERIVATIVE, q * (n - 1), steps * (n - 1) * (joint + 1)),
-            ("bottom", "down", GRADIENT, q * k, steps * n * (joint + 1)),
-            ("bottom", "up", UPDATE, k, self.update_bytes(facts)),
-        )
-
-    @classmethod
-    def examples(cls) -> list[Self]:
-        return [
-            cls(local_steps=3, lr=0.2, batch=12),
-            cls(local_steps=2, lr=0.2, batch=9, minibatch="fresh", weighting="rows", l2=0.05),
-            cls(local_steps=2, lr=0.2, batch=5, weighting="participants"),
-        ]
-
-    @classmethod
-    def twins(cls) -> list[Twin]:
-        return [
-            Twin("shared labels: TDCD", mine, TDCD(**shared), 3, None)
-            for mine in cls.examples()
-            if (shared := {name: v for name, v in vars(mine).items() if name != "labels_at"})
-        ]
 
 
 class Work(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from ..algorithms.costs import cost
 from ..config.runfile import RunFile
 from ..core.errors import SettingError
 from ..runs.build import build_data, build_parts
@@ -42,8 +43,8 @@ def act(chosen: argparse.Namespace) -> None:
     run = next(iter(parts.values()))
     summary = data.summary()
     weights = run.facts().model
-    bill = run.algorithm.bill(run.facts())
-    sent = {tier: sum(b for line, (_, b) in bill.items() if line.tier == tier) for tier in TIERS}
+    total = cost(run.algorithm, run.facts())
+    sent = {tier: sum(b for line, (_, b) in total.items() if line.tier == tier) for tier in TIERS}
     if chosen.json:
         held = {"data": summary, "notes": list(data.notes), "parts": list(parts)}
         held["without_rows"] = [str(client) for client in data.idle]

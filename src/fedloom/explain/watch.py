@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ..algorithms.cases import cases
 from ..algorithms.contract import Algorithm
 from ..core import tree
 from ..core.placed import AtClients, AtHubs, Placed
@@ -61,9 +62,9 @@ def explain_algorithm(name: str) -> Explanation:
     that is made up: two silos with two clients each (one, or a server too, if it wants that), 200
     rows, linear blocks, three classes; or on the algorithm's own sample."""
     kind = algorithms[name]
-    own = kind.sample()
-    if own is not None:
-        return explain(Run(replace(kind(), batch=None), *own))
+    sample = cases.of(kind).sample
+    if sample is not None:
+        return explain(Run(replace(kind(), batch=None), *sample(1, None, False)))
     draw = torch.Generator().manual_seed(0)
     widths = {"bank": 4} if kind.one_silo else {"bank": 4, "insurer": 3}
     x = {silo: torch.randn(200, wide, generator=draw) for silo, wide in widths.items()}

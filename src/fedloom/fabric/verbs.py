@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Self
 
@@ -48,6 +48,7 @@ from .kinds import Direction, Key, Kind
 from .local_work import Local, argument, check_local, name_of
 from .noise import Once, of_rows, of_shape
 from .releases import times
+from .sampling import Sampler
 from .schedule import Bools, Schedule
 from .simclock.clock import Crossing
 from .visits import Ask, Learn, Visits
@@ -92,9 +93,7 @@ class Fabric(Accounts, Checks):
         self.shapes = shapes
         self.has_head = task.head is not None
         self.on_demand = False  # work at hubs is done where its result is asked for, and is free
-        self.drawn: dict[
-            Hashable, Tensor
-        ] = {}  # minibatches, by round: what all parties draw alike
+        self._sampler = Sampler(self.streams, size)
         self._task = task
 
     # Time
@@ -139,6 +138,10 @@ class Fabric(Accounts, Checks):
         narrow = copy.copy(self)
         narrow.scope = (silo,)
         return narrow
+
+    def sample(self, rows: int, minibatches: int, round: int) -> Tensor:
+        """The rows of a round's minibatches, one a line, which every party draws alike."""
+        return self._sampler.sample(rows, minibatches, round)
 
     def is_light(self, rows: int) -> bool:
         """Whether so many rows of a silo are better predicted at once than client by client."""

@@ -13,16 +13,16 @@ import torch
 from ..algorithms import Alone, Central, HyFEMAvg
 from ..algorithms.contract import Algorithm
 from ..config.runfile import RunFile
+from ..core.errors import DataError, InputError, SettingError
+from ..core.files import read_secret
+from ..core.rng import Secrets
 from ..data import catalog
-from ..data.partition.partition import Cut, place
 from ..data.federated import Federated
+from ..data.partition.partition import Cut, place
 from ..data.tables.read import read_tables
 from ..engines.multiprocess.ranks import Ranks
-from ..core.errors import DataError, InputError, SettingError
 from ..fabric.schedule import Drawn, Everyone, Recorded, Schedule
-from ..core.files import read_secret
 from ..models.task import Task
-from ..core.rng import Secrets
 from .run import Run
 
 

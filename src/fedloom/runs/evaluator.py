@@ -11,17 +11,17 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ..core import tree
 from ..algorithms.contract import Step
-from ..data.placement import Placement
+from ..core import tree
 from ..core.errors import DataError, SettingError
-from ..fabric.verbs import Fabric
 from ..core.placed import AtClients
-from ..fabric.schedule import Everyone
+from ..core.settings import shown
 from ..core.topology import Topology
+from ..data.placement import Placement
+from ..fabric.schedule import Everyone
+from ..fabric.verbs import Fabric
 from ..records.metrics import HEADLINE, Metrics, metrics
 from ..records.record import Record
-from ..core.settings import shown
 
 if TYPE_CHECKING:
     from .run import Run

@@ -19,18 +19,18 @@ from torch import Tensor, nn
 
 from ..core import seal
 from ..core.checked import checked
-from ..data.dataset import Goal
-from ..data.tables.id_overlap import LEAST
-from ..data.placement import Placement, as_rows
-from ..data.tables.prepare import Preparation
-from ..data.tables.read import Files, IdKind, read_rows
 from ..core.errors import DataError, ModelError, SettingError, nearest
-from ..models.losses import Loss
-from ..models.clipping import GUARDED, guarded
-from ..models.library import IN_A_ROW, Maker, in_a_row, registered
-from ..records.metrics import Metrics, check_metrics, metrics
 from ..core.registry import losses
 from ..core.settings import shown
+from ..data.dataset import Goal
+from ..data.placement import Placement, as_rows
+from ..data.tables.id_overlap import LEAST
+from ..data.tables.prepare import Preparation
+from ..data.tables.read import Files, IdKind, read_rows
+from ..models.clipping import GUARDED, guarded
+from ..models.library import IN_A_ROW, Maker, in_a_row, registered
+from ..models.losses import Loss
+from ..records.metrics import Metrics, check_metrics, metrics
 
 How = Literal["joint", "combined", "alone"]
 Sources = Mapping[str, Any]

@@ -21,18 +21,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
-from .build import build_data, build_parts
 from ..config.runfile import RunFile
-from ..data.partition.partition import Cut
-from ..data.federated import Federated
-from ..engines.multiprocess.ranks import Ranks
-from ..core.errors import (DamagedError, DamagedWarning, DataError, ExistsError, FedLoomError, HaltedWarning, InterruptedRun, SettingError)
-from ..fabric.kinds import ABOUT
+from ..core.errors import (
+    DamagedError,
+    DamagedWarning,
+    DataError,
+    ExistsError,
+    FedLoomError,
+    HaltedWarning,
+    InterruptedRun,
+    SettingError,
+)
 from ..core.files import LOCK, SHARED, locked, make_folder, write_json, write_text
+from ..data.federated import Federated
+from ..data.partition.partition import Cut
+from ..engines.multiprocess.ranks import Ranks
+from ..fabric.kinds import ABOUT
 from ..records.history import CHECKPOINT, Checkpoints
 from ..records.manifest import Manifest
 from ..records.record import Record, append_record, write_records
 from ..records.writers import Writer, open_writers
+from .build import build_data, build_parts
 from .run import Run
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,36 +15,37 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor, nn
 
+from ..algorithms.contract import Algorithm
+from ..algorithms.costs import Facts
 from ..core import tree
-from ..algorithms.contract import Algorithm, Facts
 from ..core.arithmetic import Precision, device_of, dtype_of
 from ..core.checked import checked
+from ..core.errors import HaltedWarning, ModelError, SettingError, nearest
+from ..core.placed import AtClients
+from ..core.rng import Secrets
+from ..core.settings import at_least
 from ..data.federated import Federated, check_data
 from ..data.placement import Placement
-from ..engines.party.engine import PartyEngine
-from ..engines.multiprocess.ranks import Ranks
 from ..engines.execute.replay import CALLS
 from ..engines.multiprocess.engine import SpreadEngine
-from ..engines.stacked.engine import StackedEngine
+from ..engines.multiprocess.ranks import Ranks
+from ..engines.party.engine import PartyEngine
 from ..engines.party.timeouts import Waits
-from ..core.errors import HaltedWarning, ModelError, SettingError, nearest
-from ..fabric.simclock.clock import Clock, Network, Times
-from ..fabric.verbs import Fabric, RunIsOver
+from ..engines.stacked.engine import StackedEngine
 from ..fabric.ledger import Ledger
-from ..core.placed import AtClients
 from ..fabric.releases import Releases
 from ..fabric.schedule import Everyone, Recorded, Schedule
-from .export import How, Model
+from ..fabric.simclock.clock import Clock, Network, Times
+from ..fabric.verbs import Fabric, RunIsOver
 from ..models.library import Maker
 from ..models.task import JointModel, Task, two_parts
-from .progress import Bar
 from ..records.metrics import HEADLINE, Metrics, check_metrics
 from ..records.record import Record
 from ..records.snapshot import Snapshot
-from ..core.rng import Secrets
-from ..core.settings import at_least
 from ..transports.memory import MemoryTransport
 from .evaluator import RowChoice, Viewer
+from .export import How, Model
+from .progress import Bar
 
 EngineName = Literal["stacked", "reference"]
 

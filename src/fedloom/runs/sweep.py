@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from ..config.runfile import RunFile, override_key
-from ..core.toml import inline
 from ..core.errors import ExistsError, SettingError
 from ..core.files import SHARED, write_json, write_text
-from .processes import Started
+from ..core.toml import inline
 from ..records.manifest import Manifest
 from ..records.metrics import smaller_is_better
 from ..records.record import read_records
+from .processes import Started
 
 Point = dict[str, Any]
 

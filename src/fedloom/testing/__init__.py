@@ -1,6 +1,9 @@
-"""Tests for algorithms, ours and others': see `fedloom.testing.battery`."""
+"""Tests for algorithms, ours and others': the battery's checks, and what to run them on.
+
+May import: everything below deployment.
+"""
 
 from .battery import CHECKS
-from .samples import placement, sample_of, task
+from .samples import examples_of, placement, sample_of, task
 
-__all__ = ["CHECKS", "placement", "sample_of", "task"]
+__all__ = ["CHECKS", "examples_of", "placement", "sample_of", "task"]

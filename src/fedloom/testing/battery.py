@@ -4,9 +4,9 @@ Each check takes an algorithm (one of its `examples()`) and returns the largest 
 or raises AssertionError. Other packages can run it on their own:
 
     import pytest
-    from fedloom.testing import CHECKS
+    from fedloom.testing import CHECKS, examples_of
 
-    @pytest.mark.parametrize("algorithm", Mine.examples(), ids=str)
+    @pytest.mark.parametrize("algorithm", examples_of(Mine), ids=str)
     @pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
     def test_battery(check, algorithm):
         check(algorithm)
@@ -23,7 +23,9 @@ from unittest import mock
 import numpy as np
 import torch
 
+from ..algorithms.cases import cases
 from ..algorithms.contract import Algorithm
+from ..algorithms.costs import cost
 from ..core import tree
 from ..core.topology import Party
 from ..data.placement import Placement, Shard
@@ -145,7 +147,11 @@ def _engines_agree(algorithm: Algorithm) -> float:
                 what = f"chunk {chunk} against reference, {name}"
                 worst = max(worst, _same(_differ(fast, right), TOLERANCE, what))
                 assert fast.record == right.record, f"{what}: who answered"
-    if algorithm.sample() is None and not algorithm.one_silo and not algorithm.needs_server:
+    if (
+        cases.of(type(algorithm)).sample is None
+        and not algorithm.one_silo
+        and not algorithm.needs_server
+    ):
         learn, rows = alike()
         for name in ("everyone", "out in mid-round"):
             schedule = _schedules(algorithm)[name]
@@ -208,8 +214,8 @@ def ledgers(algorithm: Algorithm) -> float:
         fast = _run(algorithm, learn=learn)
         assert list(fast.ledger) == list(right.ledger), "ledgers of the two engines"
         for round in range(ROUNDS):
-            bill = algorithm.bill(right.facts(_holders(right, round), round))
-            assert right.ledger.of_round(round) == bill, f"round {round}: the closed formula"
+            wanted = cost(algorithm, right.facts(_holders(right, round), round))
+            assert right.ledger.of_round(round) == wanted, f"round {round}: the closed formula"
         drawn = Drawn(0.5, seed=2)
         right = _run(algorithm, learn=learn, engine="reference", schedule=drawn)
         fast = _run(algorithm, learn=learn, schedule=drawn)
@@ -231,18 +237,18 @@ def _holders(run: Run, round: int) -> dict[str, int]:
 @_check
 def twins(algorithm: Algorithm) -> float:
     """(4) In its degenerate cases it is another algorithm, also when clients are absent."""
-    cases = algorithm.twins()
-    assert cases, "declare at least one degenerate case in twins()"
+    twins = cases.of(type(algorithm)).twins
+    assert twins, "register at least one degenerate case: Cases(..., twins=[...])"
     worst = 0.0
-    for case in cases:
-        learn, rows = sample_of(case.mine, case.silos, case.clients, case.head)
+    for case in twins:
+        learn, rows = sample_of(case.one, case.silos, case.clients, case.head)
         for engine in ("stacked", "reference"):
             schedules = [Everyone()] if case.complete else [Everyone(), Drawn(0.7, seed=5)]
             for schedule in schedules:
-                mine = _run(case.mine, rows, learn, engine=engine, schedule=schedule)
+                one = _run(case.one, rows, learn, engine=engine, schedule=schedule)
                 other = _run(case.other, rows, learn, engine=engine, schedule=schedule)
                 what = f"{case.about} ({engine}, {schedule})"
-                worst = max(worst, _same(_differ(mine, other), 1e-10, what))
+                worst = max(worst, _same(_differ(one, other), 1e-10, what))
     return worst
 
 
@@ -258,7 +264,9 @@ def renaming(algorithm: Algorithm) -> float:
         for silo, held in rows.shards().items()
     }
     names = {name: f"renamed {name}" for held in rows.shards().values() for name in held}
-    renamed = _run(algorithm.renamed(names), Placement.of(shards, rows.topology.server))
+    rename = cases.of(type(algorithm)).renamed
+    settings = algorithm if rename is None else rename(algorithm, names)
+    renamed = _run(settings, Placement.of(shards, rows.topology.server))
     return _same(_differ(_run(algorithm, rows), renamed), TOLERANCE, "renamed clients")
 
 

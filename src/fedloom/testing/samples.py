@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ..algorithms.cases import cases
 from ..algorithms.contract import Algorithm
 from ..data.partition.arrays import partition
 from ..data.placement import Placement
@@ -77,11 +78,16 @@ def sample_of(
 ) -> tuple[Task, Placement]:
     """What an algorithm is tested on: something of its own, or what all others are: one silo, or
     with a server, where it wants that."""
-    own = algorithm.sample(silos, clients, head)
+    own = cases.of(type(algorithm)).sample
     if own is not None:
-        return own
+        return own(silos, clients, head)
     silos = 1 if algorithm.one_silo else silos
     rows = placement(silos, clients)
     if algorithm.needs_server:
         return task(silos, head=True, middle=True), rows.with_server()
     return task(silos, head), rows
+
+
+def examples_of(kind: type[Algorithm]) -> list[Algorithm]:
+    """The small settings that are registered for an algorithm, or for its parent."""
+    return list(cases.of(kind).examples)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Self
+from dataclasses import dataclass, replace
+from typing import Annotated
 
-from fedloom.algorithms import TDCD, Draw, State, Twin
+from fedloom.algorithms import TDCD, Cases, Draw, State, Twin, cases
 from fedloom.core import tree
 from fedloom.core.registry import algorithms
 from fedloom.fabric.verbs import Fabric
@@ -26,11 +26,10 @@ class DampedTDCD(TDCD):
     def part_way(self, old: Theta, new: Theta) -> Theta:
         return tree.map_tensors(lambda a, b: a + self.pull * (b - a), old, new)
 
-    @classmethod
-    def examples(cls) -> list[Self]:
-        return [cls(local_steps=2, lr=0.2, batch=12)]
 
-    @classmethod
-    def twins(cls) -> list[Twin]:
-        settings = {"local_steps": 2, "lr": 0.2, "batch": 12}
-        return [Twin("pull = 1: TDCD", cls(**settings, pull=1.0), TDCD(**settings), 3, None)]
+@cases.register(DampedTDCD)
+def damped_cases(kind: type[DampedTDCD]) -> Cases:
+    """What the battery plays it with. A round costs what one of TDCD does."""
+    damped, plain = kind(local_steps=2, lr=0.2, batch=12), TDCD(local_steps=2, lr=0.2, batch=12)
+    twin = Twin("pull = 1: TDCD", replace(damped, pull=1.0), plain, 3, None)
+    return Cases([damped], [twin])

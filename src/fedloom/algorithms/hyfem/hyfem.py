@@ -27,9 +27,8 @@ Rows are [views, ...], and a view that a client lacks is zeros (data/partition/v
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -41,14 +40,16 @@ from ...core.placed import AtHubs, Batch, Rows
 from ...core.registry import algorithms
 from ...core.rng import Streams
 from ...core.settings import NotNegative, at_least
-from ...data.partition.views import check_held, small_set
+from ...data.partition.views import check_held
 from ...data.placement import Placement
 from ...fabric.kinds import Kind
 from ...fabric.verbs import Fabric
-from ...models.multiview import ViewNet, hidden_widths, multiview, views_of
+from ...models.multiview import ViewNet, hidden_widths, views_of
 from ...models.task import Part, Task, Theta
 from .. import local
-from ..contract import Bill, Draw, Facts, MinibatchSGD, Step, Twin, need_labels, tally
+from ..checks import need_labels
+from ..contract import Step
+from ..minibatch import Draw, MinibatchSGD
 from .parts import (
     Lists,
     Maps,
@@ -201,51 +202,6 @@ class HyFEMAvg(MinibatchSGD):
     def blocks(self, fed: Fabric, state: HyFEMState) -> dict[str, Theta]:
         return fed.read(state.theta)
 
-    def bill(self, facts: Facts) -> Bill:
-        ((silo, names),) = facts.names.items()
-        theta = facts.theta[silo]
-        maps = first_maps(theta, names, self.widths or {})
-        size = sum(tree.nbytes(mine) for mine in self.distribute(theta, maps).values())
-        return tally(
-            ("bottom", "down", OWN_MODEL, len(names), size),
-            ("bottom", "up", OWN_UPDATE, len(names), size),
-        )
-
-    # Tests
-
-    @classmethod
-    def sample(
-        cls, silos: int = 1, clients: int | None = None, head: bool = False
-    ) -> tuple[Task, Placement]:
-        rows = small_set(SAMPLE_VIEWS if clients is None else [[0, 1, 2]] * clients)
-        make = multiview(3, [4], 3, view_width=3, hidden=[6])
-        return Task(dict.fromkeys(rows.topology.silos, make), "cross-entropy"), rows
-
-    def renamed(self, names: Mapping[str, str]) -> Self:
-        def other(lists: dict[str, list[int]] | None) -> dict[str, list[int]] | None:
-            return lists and {names[name]: numbers for name, numbers in lists.items()}
-
-        return replace(self, views=other(self.views), widths=other(self.widths))
-
-    @classmethod
-    def examples(cls) -> list[Self]:
-        held = {str(k): views for k, views in enumerate(SAMPLE_VIEWS)}
-        return [
-            cls(local_steps=2, lr=0.2, batch=24, views=held, widths={"1": [4], "3": [5]}, sweeps=2),
-            cls(local_steps=3, lr=0.2, batch=24, minibatch="reused", l2=0.01, sweeps=0),
-        ]
-
-    @classmethod
-    def twins(cls) -> list[Twin]:
-        from ..tdcd import TDCD
-
-        fresh = {"local_steps": 2, "lr": 0.2, "batch": 12, "minibatch": "fresh"}
-        reused = {"local_steps": 3, "lr": 0.2, "batch": 12, "minibatch": "reused", "l2": 0.05}
-        return [
-            Twin("all views, Pi fixed: FedAvg", cls(**s, sweeps=0), TDCD(**s), 1, None)  # type: ignore[arg-type]
-            for s in (fresh, reused)
-        ]
-
 
 @algorithms.register("hyfem-prox")
 @dataclass(frozen=True)
@@ -261,17 +217,6 @@ class HyFEMProx(HyFEMAvg):
             (a - b).square().sum() for a, b in zip(*map(tree.tensors, (theta, start)), strict=True)
         ]
         return super().objective(theta, start, part, batch) + self.mu * torch.stack(far).sum()
-
-    @classmethod
-    def twins(cls) -> list[Twin]:
-        return [
-            Twin("mu = 0: HyFEM-Avg", replace(mine, mu=0.0), HyFEMAvg(**settings), 1, None)
-            for mine in cls.examples()
-            if (settings := {name: v for name, v in vars(mine).items() if name != "mu"})
-        ]
-
-
-SAMPLE_VIEWS = [[0, 1], [1, 2], [0, 2], [0, 1, 2]]
 
 
 def scores(part: Part, theta: Theta, batch: Batch) -> Tensor:

@@ -18,16 +18,14 @@ Readings of the thesis:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Self
+from typing import Annotated
 
 from ...core.errors import SettingError
 from ...core.registry import algorithms
 from ...core.settings import Count
 from ...data.placement import Placement
 from ...models.task import Task
-from ..contract import Twin
-from ..step_sizes import InverseTime, step_size
-from .vafl import VAFL
+from ..step_sizes import step_size
 from .visiting import Visiting
 
 
@@ -46,22 +44,3 @@ class SplitNNAsync(Visiting):
         super().check(task, placement)
         if not self.prime:
             raise SettingError("prime: splitnn-async starts from everyone's embeddings of all rows")
-
-    @classmethod
-    def examples(cls) -> list[Self]:
-        return [
-            cls(lr=0.2, batch=12, local_steps=3),
-            cls(lr=0.2, batch=9, local_steps=2, weighting="rows", l2=0.02, labels_at="birch"),
-        ]
-
-    @classmethod
-    def twins(cls) -> list[Twin]:
-        same: dict[str, Any] = {"lr": 0.2, "batch": 9, "local_steps": 3}
-        rule: dict[str, Any] = {**same, "lr": InverseTime(1.0, 9.0)}
-        slower = VAFL(**same, master_lr=0.2 / 3)
-        falling = VAFL(**rule, master_lr=InverseTime(3 * 3.0, 9.0 / 3))  # of turns: Q steps each
-        about = "VAFL with Q steps and a slower master"
-        return [
-            Twin(about, cls(**same), slower, 3, None, head=True),
-            Twin(f"{about}, both slowing down", cls(**rule), falling, 3, None, head=True),
-        ]

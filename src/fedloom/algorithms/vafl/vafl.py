@@ -26,16 +26,14 @@ Readings of the paper:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Self
+from typing import Annotated
 
 from ...core.errors import SettingError
 from ...core.registry import algorithms
 from ...core.settings import Count, above, at_least
 from ...data.placement import Placement
 from ...models.task import Task
-from ..contract import Twin
-from ..releasing import SHIELDED
-from ..step_sizes import InverseTime, StepSize, step_size
+from ..step_sizes import StepSize, step_size
 from .visiting import Visiting
 
 
@@ -75,35 +73,3 @@ class VAFL(Visiting):
                 f"group (t) is {self.group}, but there are only {silos} silos to wait for: say "
                 f"{silos} or less"
             )
-
-    @classmethod
-    def examples(cls) -> list[Self]:
-        return [
-            cls(lr=0.3, batch=12),
-            cls(lr=0.3, batch=12, max_delay=2, privacy=SHIELDED),
-            cls(lr=0.3, batch=9, group=2, weighting="rows", l2=0.02, prime=False),
-            cls(lr=0.3, batch=9, max_delay=2, visits=5, master_lr=0.1),
-            cls(lr=InverseTime(1.0, 8.0), batch=None, group=3, labels_at="birch", max_delay=1),
-        ]
-
-    @classmethod
-    def twins(cls) -> list[Twin]:
-        from ..central import Central
-        from ..fedbcd import FedBCD
-        from ..splitnn import SplitNN
-
-        falling: dict[str, Any] = {"lr": InverseTime(1.0, 8.0), "batch": 9, "local_steps": 2}
-        frozen = FedBCD(**falling, updates="frozen-gradient")
-        split = SplitNN(**falling)
-        sync = cls(lr=0.2, batch=9, l2=0.1, group=3, weighting="rows")
-        once = Central(lr=0.2, batch=9, l2=0.1)
-        fresh = cls(lr=0.2, batch=9, group=3, weighting="rows", visits=6, prime=False)
-        headed = cls(lr=0.2, batch=9, group=3)
-        twice = Central(lr=0.2, batch=9, local_steps=2, minibatch="fresh")
-        return [
-            Twin("t = M: SGD", sync, once, 3, None, complete=True),
-            Twin("two turns of t = M", fresh, twice, 3, None, complete=True),
-            Twin("with a head", headed, Central(lr=0.2, batch=9), 3, 1, head=True, complete=True),
-            Twin("t = M, Q steps", cls(**falling, group=3), frozen, 3, None, complete=True),
-            Twin("and a head", cls(**falling, group=3), split, 3, 1, head=True, complete=True),
-        ]

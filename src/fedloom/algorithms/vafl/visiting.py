@@ -25,12 +25,13 @@ from torch import Tensor
 
 from ...core import tree
 from ...core.errors import SettingError
-from ...core.placed import AtClients, AtHubs, Rows
+from ...core.placed import AtClients, AtHubs, Batch, Noise, Rows
 from ...core.rng import Streams
 from ...core.settings import Count, NotNegative, above, at_least
 from ...core.topology import SERVER
 from ...data.placement import Placement
 from ...fabric.kinds import Kind
+from ...fabric.local_work import in_shares
 from ...fabric.releases import times
 from ...fabric.verbs import Fabric
 from ...fabric.visits import Asks, Visit
@@ -38,13 +39,35 @@ from ...models.task import Part, Task, Theta
 from ...privacy.settings import Privacy
 from .. import local
 from ..central import LABELS, SCORES, labels_of, to_all
-from ..contract import Bill, Facts, Step, check_batch, label_silo
+from ..checks import check_batch, label_silo
+from ..contract import Step
 from ..releasing import Releasing
 from ..step_sizes import StepSize, step_size
-from ..tdcd import EMBEDDING, HUB_EMBEDDING, MODEL, UPDATE
+from ..tiered import EMBEDDING, HUB_EMBEDDING, MODEL, UPDATE
 from . import server_table as table
-from .costs import HUB_LABELS, OWN_SLOPE, PIECE, SLOPE, visit_bill
 from .server_table import Desk, Parts
+
+HUB_LABELS = Kind(
+    "hub-labels",
+    "the labels of a minibatch, from their silo to the master",
+    "label",
+    reveals="the labels",
+)
+SLOPE = Kind(
+    "slope",
+    "derivatives of the loss by the visitor's embeddings",
+    "embedding",
+    reveals="labels: without a head the negative entry of a row IS its label, with one rows can "
+    "still be sorted by label",
+)
+OWN_SLOPE = Kind(
+    "own-slope",
+    "the derivatives of a client's own rows, to that client",
+    "embedding",
+    reveals="labels, as they do to its hub",
+)
+
+PIECE = 4096  # rows that are primed at a time
 
 
 class VisitState(NamedTuple):
@@ -112,7 +135,7 @@ class Visiting(Releasing):
         """The step size of theta_0."""
 
     def check(self, task: Task, placement: Placement) -> None:
-        self.check_privacy(task)
+        self.protection.check(task)
         check_batch(self.batch, placement)
         label_silo(self.labels_at, placement)
         if self.master == "server" and not placement.topology.server:
@@ -156,8 +179,8 @@ class Visiting(Releasing):
         ids = self.ids(self.draw(silo), visit)
         step = Step(*silo.minibatch(ids))
         theta_k = silo.to_clients(MODEL, theta)
-        noise_k = self.row_noise(silo, step.rows, ids, theta_k)
-        phi_k = silo.at_clients(self.release, silo.part, theta_k, step.batch_k, noise_k)
+        noise_k = self.protection.row_noise(silo, step.rows, ids, theta_k)
+        phi_k = silo.at_clients(self.protection.release, silo.part, theta_k, step.batch_k, noise_k)
         asked = {HUB_EMBEDDING: silo.gather(EMBEDDING, phi_k, step.rows)}
         if visit.silo == self.holder(silo):
             y_k = silo.at_clients(labels_of, step.batch_k)
@@ -172,12 +195,29 @@ class Visiting(Releasing):
         lr = [rule(first + q) for q in range(self.local_steps)]
         eta = silo.known(torch.tensor(lr, dtype=silo.dtype))
         slope_k = silo.scatter(OWN_SLOPE, slope, kept.step.rows)
-        theta_k = self.stepped(
-            silo, kept.theta_k, slope_k, kept.step, eta, kept.noise_k, kept.ids, slopes=True
+        normals_k = self.protection.step_noise(silo, kept.ids, self.local_steps, with_head=False)
+        given = (kept.theta_k, slope_k, kept.step.batch_k, eta, kept.noise_k, normals_k)
+        theta_k = silo.at_clients(
+            self.frozen_gradient_sgd, silo.part, *given, steps=self.local_steps
         )
         weight_k = None if self.weighting == "uniform" else silo.at_clients(rows_of, slope_k)
         new = silo.mean(UPDATE, theta_k, otherwise=theta, weight=weight_k)
-        return self.settled(silo, new, theta)
+        return self.protection.settled(silo, new, theta)
+
+    @in_shares
+    def frozen_gradient_sgd(
+        self,
+        part: Part,
+        theta: Theta,
+        gradient: Rows,
+        batch: Batch,
+        lr: Tensor,
+        noise: Noise | None,
+        normals: Tensor | None,
+    ) -> Theta:
+        """Q steps with the derivatives that came back, pulled through the block at each."""
+        guard = self.protection
+        return guard.pulled_sgd(part, theta, gradient, batch, lr, self.l2, noise, normals)
 
     # The master
 
@@ -235,8 +275,10 @@ class Visiting(Releasing):
         for start in range(0, fed.size, PIECE):
             ids = torch.arange(start, min(start + PIECE, fed.size))
             step = Step(*fed.minibatch(ids))
-            noise_k = self.row_noise(fed, step.rows, ids, theta_k)
-            phi_k = fed.at_clients(self.release, fed.part, theta_k, step.batch_k, noise_k)
+            noise_k = self.protection.row_noise(fed, step.rows, ids, theta_k)
+            phi_k = fed.at_clients(
+                self.protection.release, fed.part, theta_k, step.batch_k, noise_k
+            )
             phis = fed.collect(HUB_EMBEDDING, fed.gather(EMBEDDING, phi_k, step.rows), to=at)
             y = label.gather(LABELS, label.at_clients(labels_of, step.batch_k), step.rows)
             ys = label.collect(HUB_LABELS, y, to=at)
@@ -274,15 +316,14 @@ class Visiting(Releasing):
         primes = self.prime and round == 0
         return releases + int(primes), worked * self.local_steps
 
-    def initial(self, part: Part, fed: Fabric) -> Theta:
-        return part.initial_for_all(fed.streams)._replace(head={})
-
     # Around training
 
     def warm_up(self, part: Part, streams: Streams) -> None:
         batch, theta = local.made_up_rows(part), block_only(part, streams)
         slope = Rows(torch.ones_like(local.embed(part, theta, batch)), batch.mask)
-        local.frozen_sgd(part, theta, slope, batch, torch.ones(1, device=part.device), self.l2)
+        local.frozen_gradient_sgd(
+            part, theta, slope, batch, torch.ones(1, device=part.device), self.l2
+        )
 
     def predict(self, fed: Fabric, state: VisitState, step: Step) -> AtHubs[Rows]:
         """Embeddings to the master, scores back to every hub."""
@@ -298,9 +339,6 @@ class Visiting(Releasing):
         heads = [desk.head for desk in fed.read(state.desk).values()]
         thetas = fed.read(state.theta)
         return {j: theta._replace(head=heads[0] if heads else {}) for j, theta in thetas.items()}
-
-    def bill(self, facts: Facts) -> Bill:
-        return visit_bill(self, facts)
 
     def notes(self, fed: Fabric, state: VisitState) -> dict[str, Any]:
         """How old the other silos' embeddings were when they were used, in turns."""

@@ -7,43 +7,19 @@ turns; without a record, everyone comes in turn.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
 from ...core.topology import SERVER
 from ...fabric.kinds import Direction, Kind, Tier
 from ...fabric.schedule import Turn
 from ...fabric.visits import RECALL, numbered
 from ..central import LABELS
-from ..contract import Bill, Facts, tally
-from ..tdcd import EMBEDDING, HUB_EMBEDDING, MODEL, UPDATE
-
-if TYPE_CHECKING:
-    from .visiting import Visiting
-
-HUB_LABELS = Kind(
-    "hub-labels",
-    "the labels of a minibatch, from their silo to the master",
-    "label",
-    reveals="the labels",
-)
-SLOPE = Kind(
-    "slope",
-    "derivatives of the loss by the visitor's embeddings",
-    "embedding",
-    reveals="labels: without a head the negative entry of a row IS its label, with one rows can "
-    "still be sorted by label",
-)
-OWN_SLOPE = Kind(
-    "own-slope",
-    "the derivatives of a client's own rows, to that client",
-    "embedding",
-    reveals="labels, as they do to its hub",
-)
-
-PIECE = 4096  # rows that are primed at a time
+from ..costs import Cost, Facts, cost, total
+from ..tiered import EMBEDDING, HUB_EMBEDDING, MODEL, UPDATE
+from ..vafl.visiting import HUB_LABELS, OWN_SLOPE, PIECE, SLOPE, Visiting
 
 
-def visit_bill(algorithm: Visiting, facts: Facts) -> Bill:
+@cost.register(Visiting)
+def visiting_cost(algorithm: Visiting, facts: Facts) -> Cost:
     silos = tuple(facts.clients)
     holder = algorithm.labels_at or silos[0]
     at = SERVER if algorithm.master == "server" else holder
@@ -85,7 +61,7 @@ def visit_bill(algorithm: Visiting, facts: Facts) -> Bill:
             add("top", "down", RECALL, int(call.silo != at), 0)
             asked(call.silo, rows * len(call.nth))
         seen.update(turn.visitors)
-    return tally(*((*line, count, sizes[line]) for line, count in messages.items()))
+    return total(*((*line, count, sizes[line]) for line, count in messages.items()))
 
 
 def everyone_in_turn(silos: tuple[str, ...], turns: int, algorithm: Visiting) -> tuple[Turn, ...]:

@@ -1,0 +1,34 @@
+"""The cost of the baseline without exchange, and what the battery plays it with."""
+
+from __future__ import annotations
+
+from ..alone import Alone
+from ..cases import Cases, Twin, cases
+from ..costs import Cost, Facts, cost, talking, total, update_bytes
+from ..tdcd import TDCD
+from ..tiered import MODEL, UPDATE
+
+
+@cost.register(Alone)
+def alone_cost(algorithm: Alone, facts: Facts) -> Cost:
+    clients = talking(algorithm, facts)
+    k = sum(clients.values())
+    return total(
+        ("bottom", "down", MODEL, k, sum(clients[j] * facts.model[j] for j in clients)),
+        ("bottom", "up", UPDATE, k, update_bytes(algorithm, facts)),
+    )
+
+
+@cases.register(Alone)
+def alone_cases(kind: type[Alone]) -> Cases:
+    examples = [
+        kind(local_steps=3, lr=0.2, batch=12),
+        kind(local_steps=2, lr=0.2, batch=9, minibatch="fresh", weighting="rows", l2=0.05),
+        kind(local_steps=2, lr=0.2, batch=5, weighting="participants", combined=True),
+    ]
+    twins = [
+        Twin("N = 1: TDCD", one, TDCD(**settings), 1, None)
+        for one in examples
+        if (settings := {name: v for name, v in vars(one).items() if name != "combined"})
+    ]
+    return Cases(examples, twins)

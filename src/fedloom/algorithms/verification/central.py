@@ -1,0 +1,41 @@
+"""The cost of the pooled baseline, and what the battery plays it with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..cases import Cases, Twin, cases
+from ..central import FEATURES, HUB_FEATURES, LABELS, Central
+from ..costs import Cost, Facts, cost, total
+from ..step_sizes import InverseSqrt
+from ..tdcd import TDCD
+
+
+@cost.register(Central)
+def central_cost(algorithm: Central, facts: Facts) -> Cost:
+    silos = list(facts.clients)
+    pool = algorithm.labels_at or silos[0]
+    wide = {j: facts.row("features", j) for j in silos}
+    k, s = sum(facts.clients.values()), algorithm.rows_of_round(facts.size)
+    across = s * sum(wide[j] + 1 for j in silos if j != pool)
+    return total(
+        ("bottom", "up", FEATURES, k, s * sum(wide.values())),
+        ("top", "up", HUB_FEATURES, len(silos) - 1, across),
+        ("bottom", "up", LABELS, facts.clients[pool], s * facts.row("label", pool)),
+    )
+
+
+@cases.register(Central)
+def central_cases(kind: type[Central]) -> Cases:
+    examples = [
+        kind(local_steps=2, lr=0.2, batch=12),
+        kind(local_steps=3, lr=InverseSqrt(0.3), batch=9, minibatch="fresh", l2=0.05),
+        kind(lr=0.2, batch=None, labels_at="birch"),
+    ]
+    plain = [replace(one, labels_at=None) for one in examples]
+    same = [{k: v for k, v in vars(one).items() if k != "labels_at"} for one in plain]
+    twins = [
+        Twin("N = K = 1: TDCD", one, TDCD(**settings), 1, 1)
+        for one, settings in zip(plain, same, strict=True)
+    ]
+    return Cases(examples, twins)
