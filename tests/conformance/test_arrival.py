@@ -14,7 +14,7 @@ from fedloom.engines.party.in_threads import run_apart
 from fedloom.engines.party.timeouts import Waits
 from fedloom.fabric.kinds import Key, Message
 from fedloom.fabric.schedule import Everyone, Recorded, Resumed, Turn
-from fedloom.runs.run import play
+from fedloom.runs.loop import play
 from fedloom.testing import placement, task
 from fedloom.transports.memory import MemoryTransport
 

@@ -19,7 +19,7 @@ from fedloom.engines.party.timeouts import Waits
 from fedloom.engines.party.values import Pending
 from fedloom.fabric.kinds import Key
 from fedloom.fabric.schedule import Everyone, Moment, Scripted
-from fedloom.runs.run import play
+from fedloom.runs.loop import play
 from fedloom.testing import placement, task
 from fedloom.transports.memory import MemoryTransport
 

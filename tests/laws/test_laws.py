@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from fedloom import Drawn, Placement, Shard, Task, linear, partition
 from fedloom.core.rng import Streams
 from fedloom.data.partition.arrays import contiguous, cut_rows
+from fedloom.engines.party.reference import reference
 from fedloom.engines.stacked.engine import StackedEngine
 from fedloom.fabric.kinds import Kind
 from fedloom.fabric.ledger import Ledger
 from fedloom.fabric.schedule import Everyone, Moment, Recorded, Turn
-from fedloom.runs.run import reference
 
 settings.register_profile("fedloom", deadline=None, max_examples=40)
 settings.load_profile("fedloom")

@@ -9,11 +9,12 @@ from fedloom.core.placed import Rows
 from fedloom.core.registry import algorithms
 from fedloom.core.topology import Client
 from fedloom.deployment.agreement.agreement import permits_of
+from fedloom.engines.party.reference import reference
 from fedloom.fabric.kinds import Key, Message
 from fedloom.fabric.permits import Permits
 from fedloom.fabric.schedule import Drawn, Everyone
 from fedloom.models.task import Theta
-from fedloom.runs.run import play, reference
+from fedloom.runs.loop import play
 from fedloom.testing.samples import examples_of, sample_of
 from fedloom.transports import wire
 from fedloom.transports.base import Mailbox

@@ -13,10 +13,12 @@ from fedloom.core.errors import FrameError
 from fedloom.core.placed import Batch, Rows
 from fedloom.core.registry import algorithms
 from fedloom.core.topology import Client
+from fedloom.engines.party.reference import reference
 from fedloom.fabric.kinds import AT_THE_END, Key, Message
 from fedloom.fabric.schedule import Everyone
 from fedloom.models.task import Theta
-from fedloom.runs.run import Run, play, reference
+from fedloom.runs.loop import play
+from fedloom.runs.run import Run
 from fedloom.testing.samples import examples_of, sample_of
 from fedloom.transports import wire
 from fedloom.transports.memory import MemoryTransport

@@ -34,7 +34,7 @@ from fedloom.engines.party.values import Held
 from fedloom.fabric.noise import among_padding
 from fedloom.fabric.schedule import Everyone
 from fedloom.models.library import linear
-from fedloom.runs.run import play
+from fedloom.runs.loop import play
 from fedloom.transports.memory import MemoryTransport
 
 SILO, MASTER = "games", "master"

@@ -18,11 +18,11 @@ from fedloom.core.placed import Rows
 from fedloom.core.topology import SERVER, Client
 from fedloom.data.placement import Placement
 from fedloom.engines.party.engine import PartyEngine
+from fedloom.engines.party.reference import reference
 from fedloom.engines.party.timeouts import Waits
 from fedloom.engines.stacked.engine import StackedEngine
 from fedloom.fabric.kinds import Kind
 from fedloom.fabric.schedule import Everyone, Moment, Scripted
-from fedloom.runs.run import reference
 from fedloom.testing import placement, task
 from fedloom.transports.memory import MemoryTransport
 

@@ -18,7 +18,7 @@ from fedloom.core.tree import largest_difference
 from fedloom.engines.party.in_threads import run_apart
 from fedloom.fabric.schedule import Everyone, Recorded, Turn
 from fedloom.records.record import Record
-from fedloom.runs.run import play
+from fedloom.runs.loop import play
 from fedloom.testing import placement, task
 from fedloom.testing.samples import examples_of
 

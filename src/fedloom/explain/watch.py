@@ -22,7 +22,8 @@ from ..fabric.local_work import Local
 from ..fabric.schedule import Everyone, Moment, Schedule
 from ..models.library import linear
 from ..models.task import Task
-from ..runs.run import Run, play
+from ..runs.loop import play
+from ..runs.run import Run
 from ..transports.memory import MemoryTransport
 from .computable import computable
 from .explanation import Explanation, Sent, Shape, Work

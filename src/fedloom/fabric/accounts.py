@@ -30,17 +30,32 @@ class Now:
     draws: int = 0  # of noise
 
 
+@dataclass
+class Books:
+    """The accounts of a run: what was sent, who dropped out, how often rows were released and, in a
+    simulation that has one, virtual time."""
+
+    releases: Releases
+    ledger: Ledger = field(default_factory=Ledger)
+    record: Recorded = field(default_factory=Recorded)
+    clock: Clock | None = None
+
+
 class Accounts(ABC):
     """Moves by number, and the books."""
 
     scope: tuple[str, ...]
 
-    def __init__(self, size: int) -> None:
-        self.releases = Releases(size)
-        self.ledger = Ledger()
-        self.record = Recorded()
+    def __init__(self, size: int, books: Books | None = None) -> None:
+        books = books or Books(Releases(size))
+        self.releases, self.ledger, self.record = books.releases, books.ledger, books.record
+        self.clock = books.clock
         self.now = Now()
-        self.clock: Clock | None = None  # virtual time, where everyone is hosted
+
+    @property
+    def books(self) -> Books:
+        """The accounts, for an engine that goes on with them."""
+        return Books(self.releases, self.ledger, self.record, self.clock)
 
     @property
     def round(self) -> int:

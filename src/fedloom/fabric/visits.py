@@ -26,6 +26,7 @@ from .local_work import Local, argument
 from .schedule import Recorded, Turn, planned
 
 if TYPE_CHECKING:
+    from .engine import Engine
     from .verbs import Fabric
 
 FREE = Kind("free", "a silo is free to visit the master; carries nothing")
@@ -60,7 +61,7 @@ def numbered(turn: Turn, number: int, seen: Counter[str]) -> tuple[list[Visit], 
 class Visits(NamedTuple):
     """What a round of visits is made of; see Fabric.visits."""
 
-    fed: Fabric
+    fed: Engine
     at: str
     ask: Ask
     answer: Local

@@ -18,8 +18,8 @@ from ..core.placed import AtClients
 from ..core.settings import shown
 from ..core.topology import Topology
 from ..data.placement import Placement
+from ..fabric.engine import Engine
 from ..fabric.schedule import Everyone
-from ..fabric.verbs import Fabric
 from ..records.metrics import HEADLINE, Metrics, metrics
 from ..records.record import Record
 
@@ -36,7 +36,7 @@ class Seen(NamedTuple):
     """A placement that was looked at: its engine, and minibatches by their first and last row."""
 
     placement: Placement
-    fed: Fabric
+    fed: Engine
     steps: dict[tuple[int, int], Step]
 
     def step(self, start: int, end: int) -> Step:
@@ -159,8 +159,7 @@ class Viewer:
             fitting = self._fitting(placement)
             if not personal and self._run.fed.is_light(rows):
                 fitting = fitting.pooled()
-            fed = self._run.engine(fitting, Everyone())
-            fed.on_demand = True  # mostly one hub's prediction is enough
+            fed = self._run.engine(fitting, Everyone(), on_demand=True)  # mostly one hub's is asked
             self._seen[key] = Seen(placement, fed, {})
             while len(self._seen) > 2:  # training and test rows
                 del self._seen[next(iter(self._seen))]

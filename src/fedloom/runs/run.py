@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -22,58 +22,32 @@ from ..core.arithmetic import Precision, device_of, dtype_of
 from ..core.checked import checked
 from ..core.errors import HaltedWarning, ModelError, SettingError, nearest
 from ..core.placed import AtClients
-from ..core.rng import Secrets
+from ..core.rng import Secrets, Streams
 from ..core.settings import at_least
 from ..data.federated import Federated, check_data
 from ..data.placement import Placement
 from ..engines.execute.replay import CALLS
 from ..engines.multiprocess.engine import SpreadEngine
 from ..engines.multiprocess.ranks import Ranks
-from ..engines.party.engine import PartyEngine
-from ..engines.party.timeouts import Waits
+from ..engines.party.reference import reference
 from ..engines.stacked.engine import StackedEngine
+from ..fabric.accounts import Books
+from ..fabric.engine import Engine
 from ..fabric.ledger import Ledger
 from ..fabric.releases import Releases
 from ..fabric.schedule import Everyone, Recorded, Schedule
 from ..fabric.simclock.clock import Clock, Network, Times
-from ..fabric.verbs import Fabric, RunIsOver
 from ..models.library import Maker
 from ..models.task import JointModel, Task, two_parts
 from ..records.metrics import HEADLINE, Metrics, check_metrics
 from ..records.record import Record
 from ..records.snapshot import Snapshot
-from ..transports.memory import MemoryTransport
 from .evaluator import RowChoice, Viewer
 from .export import How, Model
+from .loop import play
 from .progress import Bar
 
 EngineName = Literal["stacked", "reference"]
-
-
-def play(
-    fed: Fabric, algorithm: Algorithm, rounds: int, state: Any = None, first: int = 0
-) -> Generator[tuple[int, Any], None, None]:
-    """The loop, in one place: yields (rounds done, state) after every round, until the algorithm
-    halts. A party that stops before the end, for whatever reason, tells the others."""
-    try:
-        fed.warm_up(algorithm.warm_up)
-        if state is None:
-            state = algorithm.start(fed)
-        for round in range(first, rounds):
-            if fed.decides and algorithm.halts(fed, round) is not None:
-                break
-            fed.begin(round)
-            try:
-                state = algorithm.round(fed, state, algorithm.draw(fed))
-            except RunIsOver:
-                break
-            fed.check_state(state)
-            fed.end()
-            yield round + 1, state
-        fed.finish()
-    except (Exception, GeneratorExit) as problem:
-        fed.fail(problem)
-        raise
 
 
 class Run:
@@ -128,14 +102,14 @@ class Run:
                     'secrets: noise is named by what was received, to the bit: engine="reference"'
                 )
             self._options["secrets"] = secrets
-        self._ranks, self._precision = ranks, precision
+        self._options["precision"] = precision
+        self._ranks = ranks
         self._kind = engine
         self._stacked: dict[str, Any] = {"chunk": chunk, "replay": replay, "compile": compile}
         self.schedule = schedule or Everyone()
         self.schedule.check(placement.topology.clients)
         self.network = network
-        self.fed = self.engine(placement, self.schedule)
-        self.fed.clock = self._clock()
+        self.fed = self.engine(placement, self.schedule, self._fresh_books())
         self.round = 0
         self.state: Any = None
         self.records: list[Record] = []
@@ -143,14 +117,16 @@ class Run:
         self._broken = False
         self._viewer = Viewer(self)
 
-    def engine(self, placement: Placement, schedule: Schedule) -> Fabric:
-        """One more engine for this run, on these rows."""
-        fed = self._engine(placement, schedule)
-        fed.precision = self._precision
-        return fed
-
-    def _engine(self, placement: Placement, schedule: Schedule) -> Fabric:
-        options = {**self._options, "schedule": schedule}
+    def engine(
+        self,
+        placement: Placement,
+        schedule: Schedule,
+        books: Books | None = None,
+        on_demand: bool = False,
+    ) -> Engine:
+        """One more engine for this run, on these rows; with the accounts of the run so far, if it
+        goes on with them. `on_demand`: hubs compute what is asked for."""
+        options = {**self._options, "schedule": schedule, "books": books, "on_demand": on_demand}
         if self._kind == "stacked":
             options |= self._stacked
             if isinstance(before := getattr(self, "fed", None), StackedEngine):
@@ -186,7 +162,7 @@ class Run:
         the end, the model is evaluated and a record kept in `records`. `progress`: show a bar
         (None: where there is a terminal or a notebook, if `every` is given)."""
         if self._broken:
-            self._rebuild(self.fed.ledger, self.fed.record, self.fed.clock, self.fed.releases)
+            self.fed = self.engine(self.placement, self.schedule, self.fed.books)
         if every is not None and not self.records:
             self.look()
         self._broken = True
@@ -216,20 +192,15 @@ class Run:
             self.look()
         warnings.warn(str(self.halted), HaltedWarning, stacklevel=4)
 
-    def _rebuild(
-        self, ledger: Ledger, record: Recorded, clock: Clock | None, releases: Releases
-    ) -> None:
-        """A fresh engine with the accounts so far."""
-        self.fed = self.engine(self.placement, self.schedule)
-        self.fed.ledger, self.fed.record, self.fed.clock = ledger, record, clock
-        self.fed.releases = releases
+    def _fresh_books(self) -> Books:
+        return Books(Releases(self.placement.size), clock=self._clock())
 
     def _clock(self, saved: Mapping[str, Any] | None = None) -> Clock | None:
         if self.network is None:
             return None
         start = None if saved is None else Times.from_json(saved)
-        visits = self.algorithm.asynchronous
-        return Clock(self.network, self.placement.topology, self.fed.streams, start, visits)
+        streams, visits = Streams(self._options["seed"]), self.algorithm.asynchronous
+        return Clock(self.network, self.placement.topology, streams, start, visits)
 
     # What came of it
 
@@ -367,7 +338,8 @@ class Run:
         """Go on from there: the next rounds are those of an uninterrupted run."""
         ledger, record = Ledger.merged([snapshot.ledger]), Recorded.merged([snapshot.record])
         releases = Releases.from_json(self.placement.size, snapshot.releases)
-        self._rebuild(ledger, record, self._clock(snapshot.clock), releases)
+        books = Books(releases, ledger, record, self._clock(snapshot.clock))
+        self.fed = self.engine(self.placement, self.schedule, books)
         self.records = [record for record in self.records if record.round <= snapshot.round]
         fields = {}
         for name, fresh in self.algorithm.start(self.fed)._asdict().items():
@@ -389,7 +361,7 @@ class Run:
         return {name: self.fed.read(value) for name, value in fresh.items()}
 
     def facts(self, holders: Mapping[str, int] | None = None, round: int | None = None) -> Facts:
-        """What the bill of a round depends on: of one that was run, or of any."""
+        """What the cost of a round depends on: of one that was run, or of any."""
         clients = {silo: len(names) for silo, names in self.placement.topology.clients.items()}
         thetas = {j: part.initial(self.fed.streams) for j, part in self.fed.parts.value.items()}
         head = next(iter(thetas.values())).head
@@ -406,22 +378,6 @@ class Run:
             1 if round is None else round,
             () if round is None else tuple(self.record.visits.get(round, ())),
         )
-
-
-def reference(
-    task: Task, shapes: Any, placement: Placement, waits: Waits | None = None, **options: Any
-) -> PartyEngine:
-    """The reference engine: the party engine hosting everyone over in-memory mailboxes."""
-    parties = placement.topology.parties
-    return PartyEngine(
-        task,
-        shapes,
-        placement.view(parties),
-        hosted=parties,
-        transport=MemoryTransport(parties),
-        waits=waits,
-        **options,
-    )
 
 
 def _maker(source: Any) -> Maker | None:

@@ -32,10 +32,11 @@ from ..data.placement import Placement, Shard
 from ..engines.party.in_threads import one_silo_each, run_apart
 from ..engines.stacked import chunks
 from ..engines.stacked.engine import StackedEngine
+from ..fabric.engine import Engine
 from ..fabric.schedule import START, Bools, Drawn, Everyone, Moment, Recorded, Schedule, Scripted
-from ..fabric.verbs import Fabric
 from ..models.task import Task
-from ..runs.run import Run, play
+from ..runs.loop import play
+from ..runs.run import Run
 from .samples import CLASSES, alike, sample_of
 
 ROUNDS = 3
@@ -193,7 +194,7 @@ def parties_alone(algorithm: Algorithm) -> float:
     return 0.0
 
 
-def _played(fed: Fabric, algorithm: Algorithm) -> Any:
+def _played(fed: Engine, algorithm: Algorithm) -> Any:
     *_, (_, state) = play(fed, algorithm, ROUNDS)
     return state
 

@@ -17,11 +17,13 @@ from ...config.runfile import RunFile
 from ...core import seal
 from ...core.errors import DamagedError, DataError, reason
 from ...core.topology import Topology
+from ...engines.party.reference import reference
 from ...explain import Explanation, explain
 from ...fabric.permits import Form, Permits, Way, form, way
 from ...fabric.schedule import Everyone, Recorded, Turn
 from ...models.task import Shapes
-from ...runs.run import Run, play, reference
+from ...runs.loop import play
+from ...runs.run import Run
 from .shared_facts import Basis, spec_of, told
 
 CURE = "copy it from another party of this federation"

@@ -40,7 +40,7 @@ from ...fabric.attempts import START, Held
 from ...fabric.schedule import Schedule
 from ...privacy.settings import in_words
 from ...runs.build import build_algorithm, build_schedule
-from ...runs.run import play
+from ...runs.loop import play
 from ...transports.grpc.transport import GrpcTransport
 from ...transports.position import Position
 from ..agreement.agreement import Agreement
@@ -301,8 +301,8 @@ class Host:
             device=engine.device,
             secrets=self.secrets(),
             book=self.book,
+            precision=engine.precision,
         )
-        fed.precision = engine.precision
         skip = self.own.waits.on_missing_client == "skip"
         if not isinstance(self.me, Client) and (skip or engine.order == "arrival"):
             durable.fed = fed

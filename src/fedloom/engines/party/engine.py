@@ -16,17 +16,19 @@ import torch
 from torch import Tensor
 
 from ...core import tree
+from ...core.arithmetic import Precision
 from ...core.crash_points import crash
 from ...core.errors import AbortedError, LostError, ProtocolError
 from ...core.placed import MISSING, AtClients, AtHubs, Batch, Noise, Placed, RowMap, Rows
 from ...core.rng import Secrets, Stream, Streams
 from ...core.topology import Client, Party, title
 from ...data.placement import View
+from ...fabric.accounts import Books
+from ...fabric.engine import Engine, RunIsOver
 from ...fabric.kinds import AT_THE_END, AT_THE_START, END, PACE, READY, Key, Kind, Message
 from ...fabric.local_work import Local, argument, check_local, giving_tensors, misplaced, name_of
 from ...fabric.noise import Once, among_padding
 from ...fabric.schedule import Bools, Moment, Resumed, Schedule, Turn
-from ...fabric.verbs import Fabric, RunIsOver
 from ...fabric.visits import FREE
 from ...models.task import Part, Shapes, Task
 from ...transports.base import Transport
@@ -39,7 +41,7 @@ from .timeouts import Waits
 from .values import Held, Holdings, Pending, Slots, with_weight
 
 
-class PartyEngine(Fabric):
+class PartyEngine(Engine):
     """The verbs for the parties hosted here."""
 
     def __init__(
@@ -57,6 +59,9 @@ class PartyEngine(Fabric):
         device: torch.device | str = "cpu",
         secrets: Secrets | None = None,
         book: Book | None = None,
+        precision: Precision | None = None,
+        books: Books | None = None,
+        on_demand: bool = False,
     ):
         super().__init__(
             task,
@@ -69,6 +74,9 @@ class PartyEngine(Fabric):
             schedule=schedule,
             device=torch.device(device),
             secrets=secrets,
+            precision=precision,
+            books=books,
+            on_demand=on_demand,
         )
         self._transport = transport
         self._pace = Pace(self.hosted)

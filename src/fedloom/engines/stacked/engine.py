@@ -17,16 +17,18 @@ import torch
 from torch import Tensor
 
 from ...core import tree
+from ...core.arithmetic import Precision
 from ...core.errors import PlacementError, ProtocolError
 from ...core.gradients import derivatives_by
 from ...core.placed import AtClients, AtHubs, Batch, Known, Noise, PerSilo, Placed, RowMap, Rows
 from ...core.rng import Floats, Ints
 from ...core.topology import Client, title
 from ...data.placement import Placement
+from ...fabric.accounts import Books
+from ...fabric.engine import Engine
 from ...fabric.kinds import Direction, Key, Kind
 from ...fabric.local_work import Local, argument, check_local, misplaced, name_of, of_nothing
 from ...fabric.schedule import Bools, Everyone, Moment, Schedule
-from ...fabric.verbs import Fabric
 from ...models.task import NamelessPart, Shapes, SiloAsked, Task
 from ..execute.compiling import Compiler
 from ..execute.replay import CALLS, Player
@@ -49,7 +51,7 @@ def natively(device: torch.device) -> bool:
     return device.type == "cpu"
 
 
-class StackedEngine(Fabric):
+class StackedEngine(Engine):
     """`chunk`: how many clients run at once (None: by their size). `replay`: after how many calls
     local work is traced (0: never); `compile`: on a CPU, means of clients' work are compiled, on a
     GPU their derivatives. `held`: the rows, if another engine of the run holds them already."""
@@ -68,6 +70,9 @@ class StackedEngine(Fabric):
         compile: bool = False,
         device: torch.device | str = "cpu",
         held: Held | None = None,
+        precision: Precision | None = None,
+        books: Books | None = None,
+        on_demand: bool = False,
     ):
         topology = placement.topology
         super().__init__(
@@ -80,6 +85,9 @@ class StackedEngine(Fabric):
             seed=seed,
             schedule=schedule,
             device=torch.device(device),
+            precision=precision,
+            books=books,
+            on_demand=on_demand,
         )
         self._padding = padding
         self._names = topology.clients

@@ -1,0 +1,27 @@
+"""The reference engine: the party engine hosting everyone over in-memory mailboxes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...data.placement import Placement
+from ...models.task import Shapes, Task
+from ...transports.memory import MemoryTransport
+from .engine import PartyEngine
+from .timeouts import Waits
+
+
+def reference(
+    task: Task, shapes: Shapes, placement: Placement, waits: Waits | None = None, **options: Any
+) -> PartyEngine:
+    """Everyone of this placement, each by itself."""
+    parties = placement.topology.parties
+    return PartyEngine(
+        task,
+        shapes,
+        placement.view(parties),
+        hosted=parties,
+        transport=MemoryTransport(parties),
+        waits=waits,
+        **options,
+    )
