@@ -9,7 +9,7 @@ from fedloom.engines.party.engine import PartyEngine
 from fedloom.engines.party.timeouts import Waits
 from fedloom.fabric.schedule import Everyone
 from fedloom.runs.run import play
-from fedloom.transports.grpc.connection import Timing
+from fedloom.transports.party import Timing
 from fedloom.transports.grpc.tls import Address, Door, Identity
 from fedloom.transports.grpc.transport import GrpcTransport
 

@@ -10,7 +10,7 @@ from fedloom.fabric.attempts import START, Held, Line
 from fedloom.fabric.kinds import Key
 from fedloom.fabric.schedule import Back, Recorded
 from fedloom.transports import wire
-from fedloom.transports.base import Mailbox
+from fedloom.transports.mailbox import Mailbox
 from fedloom.transports.link import NOTHING, Link
 from fedloom.transports.position import NotYetError, Position
 
