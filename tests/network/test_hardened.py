@@ -14,10 +14,10 @@ from fedloom.deployment.keys.allow_list import read_list, write_list
 from fedloom.fabric.kinds import Key, Message
 from fedloom.fabric.permits import Bounds, Permits, way
 from fedloom.transports import mailbox, wire
-from fedloom.transports.mailbox import Mailbox
-from fedloom.transports.talk import AHEAD
 from fedloom.transports.grpc.transport import GrpcTransport
 from fedloom.transports.link import Link
+from fedloom.transports.mailbox import Mailbox
+from fedloom.transports.talk import AHEAD
 
 from .federations import Keys, dialling, opened
 from .test_disturbed import joined, refusals, until

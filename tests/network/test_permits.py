@@ -16,8 +16,8 @@ from fedloom.models.task import Theta
 from fedloom.runs.run import play, reference
 from fedloom.testing.samples import sample_of
 from fedloom.transports import wire
-from fedloom.transports.mailbox import Mailbox
 from fedloom.transports.link import Link
+from fedloom.transports.mailbox import Mailbox
 from fedloom.transports.memory import MemoryTransport
 
 ONE = Client("ash", "1")
