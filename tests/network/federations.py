@@ -9,9 +9,9 @@ from fedloom.engines.party.engine import PartyEngine
 from fedloom.engines.party.timeouts import Waits
 from fedloom.fabric.schedule import Everyone
 from fedloom.runs.loop import play
-from fedloom.transports.grpc.connection import Timing
 from fedloom.transports.grpc.tls import Address, Door, Identity
 from fedloom.transports.grpc.transport import GrpcTransport
+from fedloom.transports.party import Timing
 
 QUICK = Timing(beat=0.1, silence=1.0, linger=5.0)
 RUN = "a" * 64

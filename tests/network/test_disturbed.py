@@ -14,7 +14,7 @@ from fedloom.deployment.keys.allow_list import read_list, write_list
 from fedloom.deployment.keys.certificates import Authority
 from fedloom.engines.party.timeouts import Waits
 from fedloom.testing import placement, task
-from fedloom.transports.grpc.connection import Timing
+from fedloom.transports.party import Timing
 
 from .federations import Keys, dialling, opened, run_connected
 from .proxy import Proxy

@@ -13,11 +13,11 @@ from fedloom.core.topology import Client, Topology
 from fedloom.deployment.keys.allow_list import read_list, write_list
 from fedloom.fabric.kinds import Key, Message
 from fedloom.fabric.permits import Bounds, Permits, way
-from fedloom.transports import base, wire
-from fedloom.transports.base import Mailbox
-from fedloom.transports.grpc.connection import AHEAD
+from fedloom.transports import mailbox, wire
 from fedloom.transports.grpc.transport import GrpcTransport
 from fedloom.transports.link import Link
+from fedloom.transports.mailbox import Mailbox
+from fedloom.transports.talk import AHEAD
 
 from .federations import Keys, dialling, opened
 from .test_disturbed import joined, refusals, until
@@ -198,7 +198,7 @@ def test_time_in_which_a_process_stood_still_is_nobodys_silence(monkeypatch):
         if now[0] > 101:
             box._queues[ONE].append(Message(Key(0, 1), "update", ONE, "ash", None))
 
-    monkeypatch.setattr(base, "time", Clock)
+    monkeypatch.setattr(mailbox, "time", Clock)
     monkeypatch.setattr(box._changed, "wait", asleep)
     assert box.take(ONE, Key(0, 1), "update", 10.0) is not None
 

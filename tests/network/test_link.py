@@ -10,8 +10,8 @@ from fedloom.core.errors import FrameError, OutOfStepError, RefusedError
 from fedloom.core.topology import Client
 from fedloom.fabric.kinds import AT_THE_END, Key, Message
 from fedloom.transports import wire
-from fedloom.transports.base import Mailbox
 from fedloom.transports.link import NOTHING, Hello, Link, Part, pack, unpack
+from fedloom.transports.mailbox import Mailbox
 
 RUN = "c" * 64
 ONE = Client("bank", "north")

@@ -40,7 +40,7 @@ def hub(waits=None):
         task(), shapes, rows.view(["ash"]), hosted=["ash"], transport=transport, seed=3,
         schedule=Everyone(), waits=waits,
     )  # fmt: skip
-    transport.keep()
+    transport.mailbox("ash").keep()
     return fed, transport
 
 

@@ -10,8 +10,8 @@ from fedloom.fabric.attempts import START, Held, Line
 from fedloom.fabric.kinds import Key
 from fedloom.fabric.schedule import Back, Recorded
 from fedloom.transports import wire
-from fedloom.transports.base import Mailbox
 from fedloom.transports.link import NOTHING, Link
+from fedloom.transports.mailbox import Mailbox
 from fedloom.transports.position import NotYetError, Position
 
 from .test_link import ONE, RUN, frame, message, post

@@ -125,4 +125,5 @@ algorithms = Registry(
 models = Registry("model", "models")
 losses = Registry("loss", "losses")
 datasets = Registry("data set", "datasets", instance_of="fedloom.data.catalog:Entry")
+transports = Registry("transport", "transports")
 metrics = Registry("metric", "metrics", instance_of="fedloom.records.metrics:Metric")

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..core.errors import AbortedError, DataError, FedLoomError
 from ..core.topology import Client, Party, title
 from ..fabric.kinds import Key, Message
-from ..transports.grpc.transport import GrpcTransport
+from ..transports.party import PartyTransport
 from .party_file import Patience
 
 
@@ -20,7 +20,7 @@ class Speaking:
     """`moves`: kinds in their order. Waits are graded, so that the party next to a silence names
     it."""
 
-    transport: GrpcTransport
+    transport: PartyTransport
     me: Party
     moves: Mapping[str, int]
     waits: Patience

@@ -1,4 +1,5 @@
-"""A party's connections, from its party file: whom it dials, who may come, whom it believes."""
+"""A party's connections, from its party file: whom it dials, who may come, whom it believes, and
+over which transport. The one file of deployment that knows gRPC."""
 
 from __future__ import annotations
 
@@ -6,17 +7,24 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..config.convert import table
 from ..core.errors import DataError, SettingError
 from ..core.files import read_secret
+from ..core.registry import transports
+from ..core.settings import fields_of
 from ..core.topology import SERVER, Client, Party, Topology, title
 from ..fabric.permits import Permits
-from ..transports.grpc.connection import Note
-from ..transports.grpc.tls import Address, Door, Identity
+from ..transports.grpc.tls import Address, Difference, Door, Identity, clock_of
 from ..transports.grpc.transport import GrpcTransport
+from ..transports.party import Note, PartyTransport, Rules
 from ..transports.position import Position
 from .keys.allow_list import Gate
 from .keys.certificates import Certificate, host_name
 from .party_file import PartyFile
+
+GRPC = "grpc"
+TABLE = "transport"  # of the party file
+GIVEN = ("links", "run", "rules")  # what every transport is made of; its other parameters are keys
 
 
 @dataclass(frozen=True)
@@ -28,16 +36,11 @@ class Connections:
 
     def transport(
         self, run: str, permits: Permits, note: Note, position: Position | None = None
-    ) -> GrpcTransport:
+    ) -> PartyTransport:
         """For the run with this fingerprint; not opened yet."""
-        own, (dials, expected) = self.own, peers(self.topology, self.own.me)
+        own, name = self.own, self.own.party.transport
         own.refuse_open_secrets()
-        return GrpcTransport(
-            own.me,
-            run,
-            self.identity,
-            dials={peer: self.address(str(peer)) for peer in dials},
-            door=self._door(tuple(expected)) if own.listen is not None else None,
+        rules = Rules(
             timing=own.waits.timing,
             permits=permits,
             cap=own.limits.frame,
@@ -45,6 +48,20 @@ class Connections:
             position=position,
             note=note,
         )
+        make = transports[name]
+        fields = fields_of(make, GIVEN)
+        made: PartyTransport = make(self, run, rules, **table(fields, own.transport, (TABLE,)))
+        return made
+
+    @property
+    def dials(self) -> list[Party]:
+        """Whom this party dials."""
+        return peers(self.topology, self.own.me)[0]
+
+    @property
+    def expected(self) -> list[Party]:
+        """Who dials it."""
+        return peers(self.topology, self.own.me)[1]
 
     @property
     def identity(self) -> Identity:
@@ -67,11 +84,26 @@ class Connections:
         """Who is believed, of some organisations; the list is read anew when it changes."""
         return Gate(Path(self.own.keys.allow), {silo: self.ca(silo) for silo in silos})
 
-    def _door(self, expected: tuple[Party, ...]) -> Door:
-        assert self.own.listen is not None
+    def door(self) -> Door | None:
+        """Where it listens, if it does."""
+        expected, listen = self.expected, self.own.listen
+        if listen is None:
+            return None
         silos = sorted({party.silo if isinstance(party, Client) else party for party in expected})
         pem = b"".join(self.ca(silo).pem() for silo in silos)
-        return Door(self.own.listen, self._gate(silos), pem, expected)
+        return Door(listen, self._gate(silos), pem, tuple(expected))
+
+    def clock_of(self, name: str, within: float) -> Difference:
+        """How far a peer's clock is from ours."""
+        return clock_of(self.address(name), self.identity, within)
+
+
+@transports.register(GRPC)
+def over_grpc(links: Connections, run: str, rules: Rules) -> PartyTransport:
+    """Parties dial each other, with mutual TLS."""
+    dials = {peer: links.address(str(peer)) for peer in links.dials}
+    own = links.own
+    return GrpcTransport(own.me, run, links.identity, dials=dials, door=links.door(), **rules)
 
 
 def listeners(topology: Topology) -> list[str]:

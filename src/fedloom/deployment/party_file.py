@@ -30,7 +30,7 @@ from ..core.settings import BadKey, at_least, fields_of
 from ..core.topology import Client, Party
 from ..engines.party.timeouts import Waits
 from ..fabric.permits import Bounds
-from ..transports.grpc.connection import Timing
+from ..transports.party import Timing
 from .keys.certificates import party_of
 
 FILES = {"agreement", "rows", "folder", "secret", "table", "salt", "ca"}
@@ -45,6 +45,7 @@ class Own:
     agreement: Annotated[str, "what all parties know"]
     rows: Annotated[str, "this party's own rows"]
     folder: Annotated[str, "where it writes"]
+    transport: Annotated[str, "what carries its messages: a registered name"] = "grpc"
     keep: Annotated[int, at_least(2), "rounds that it can go back to, if another party has to"] = 10
     secret: Annotated[str | None, "file of at least 32 bytes that noise is drawn from"] = None
     table: Annotated[str | None, "a client's own CSV or Parquet file, for `fedloom align`"] = None
@@ -122,6 +123,9 @@ class PartyFile:
     peers: dict[str, Peer]
     listen: Annotated[str | None, "host:port; of hubs and the server"] = None
     metrics: Annotated[str | None, "host:port, where Prometheus may ask"] = None
+    transport: Annotated[dict[str, Any], "settings of its transport, where it has some"] = field(
+        default_factory=dict
+    )
     waits: Patience = field(default_factory=Patience)
     limits: Limits = field(default_factory=Limits)
 

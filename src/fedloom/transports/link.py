@@ -25,7 +25,7 @@ from ..fabric.attempts import Held, Line, tag
 from ..fabric.kinds import AT_THE_END, Key, Message
 from ..fabric.permits import Bounds, Permits
 from . import wire
-from .base import Mailbox
+from .mailbox import Mailbox
 from .position import Position
 from .word import SHORT, Ear, Heard, Word
 

@@ -8,7 +8,7 @@ from ..core import tree
 from ..core.errors import ProtocolError
 from ..core.topology import Party, title
 from ..fabric.kinds import Message
-from .base import Mailbox
+from .mailbox import Mailbox
 
 
 class MemoryTransport:

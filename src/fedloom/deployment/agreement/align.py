@@ -39,7 +39,7 @@ from ...data.placement import View
 from ...data.tables.id_overlap import counted
 from ...data.tables.prepare import Preparation
 from ...fabric.kinds import Key, Message
-from ...transports.grpc.transport import GrpcTransport
+from ...transports.party import PartyTransport
 from ..connect import Connections
 from ..log import Log
 from ..party_file import PartyFile
@@ -66,7 +66,7 @@ class Aligning:
         self.topology = topology_of(self.file)
         self.run = fingerprint(self.file, {"step": "align"})
         links = Connections(self.own, self.topology)
-        self._transport: GrpcTransport = links.transport(
+        self._transport: PartyTransport = links.transport(
             self.run, permits(self.topology), self.log.note
         )
 

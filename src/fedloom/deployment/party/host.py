@@ -41,7 +41,7 @@ from ...fabric.schedule import Schedule
 from ...privacy.settings import in_words
 from ...runs.build import build_algorithm, build_schedule
 from ...runs.loop import play
-from ...transports.grpc.transport import GrpcTransport
+from ...transports.party import PartyTransport
 from ...transports.position import Position
 from ..agreement.agreement import Agreement
 from ..agreement.own_rows import read_rows
@@ -120,7 +120,7 @@ class Host:
         position = Position(self.past.line, agreeing=True, held=offers)
         found: list[Agreed] = []
 
-        def agree(transport: GrpcTransport) -> None:
+        def agree(transport: PartyTransport) -> None:
             found.append(Rollback(me, hubs, self.past, self.own.waits, transport).agree())
 
         allowed = rollback.permits(hubs)
@@ -131,7 +131,7 @@ class Host:
         self.log.tell("going on", rollback.said(agreed), **facts)
         return agreed.late
 
-    def _session(self, transport: GrpcTransport, work: Callable[[GrpcTransport], None]) -> None:
+    def _session(self, transport: PartyTransport, work: Callable[[PartyTransport], None]) -> None:
         """A transport from its opening to its end; whatever goes wrong, all are told."""
         problem: FedLoomError | None = None
         status = Status(self.folder, str(self.me), self.progress, transport, self.own.metrics)
@@ -161,7 +161,7 @@ class Host:
             self.log.note("failed", why=str(problem))
         raise problem
 
-    def _rounds(self, transport: GrpcTransport, resume: bool) -> None:
+    def _rounds(self, transport: PartyTransport, resume: bool) -> None:
         memory, algorithm = Memory(self.past), self.algorithm
         fed, began = self._engine(transport, memory), time.perf_counter()
         keeps = any(isinstance(value, AtClients) for value in algorithm.start(fed))
@@ -209,7 +209,7 @@ class Host:
         write_json(self.folder / DONE, told)
         self.progress.over = True
 
-    def _assemble(self, transport: GrpcTransport, first: int) -> None:
+    def _assemble(self, transport: PartyTransport, first: int) -> None:
         """Everyone has come, also where all go on after a stop; where clients may be missing, the
         other hubs have, and before the first round nobody is left out in a hurry."""
         start, skip = self.own.waits.start, self.own.waits.on_missing_client == "skip"
@@ -224,7 +224,7 @@ class Host:
             if not skip:
                 raise
 
-    def _join(self, me: Client, fed: PartyEngine, transport: GrpcTransport) -> int:
+    def _join(self, me: Client, fed: PartyEngine, transport: PartyTransport) -> int:
         """The round that this client's hub is in."""
         transport.await_peers([me.silo], self.own.waits.start)
         at, line = max(0, transport.links[me.silo].at), transport.position.line
@@ -281,7 +281,7 @@ class Host:
             said += f"; spent: mu {spent['mu']:.3g}{epsilon}"
         return said, facts
 
-    def _engine(self, transport: GrpcTransport, memory: Memory) -> PartyEngine:
+    def _engine(self, transport: PartyTransport, memory: Memory) -> PartyEngine:
         agreement, engine = self.agreement, self.file.engine
         if engine.threads is not None:
             torch.set_num_threads(engine.threads)
@@ -307,7 +307,7 @@ class Host:
         if not isinstance(self.me, Client) and (skip or engine.order == "arrival"):
             durable.fed = fed
             if skip:
-                transport.keep()
+                transport.mailbox(self.me).keep()
         return fed
 
     def rows(self) -> View:
@@ -342,14 +342,14 @@ class Host:
         path, rates = self.folder / BOOK, (self.noisy.privacy, self.noisy.scales)
         return Book(path, self.run, self.me, rows.rows[self.me], *rates)
 
-    def transport(self, position: Position | None = None) -> GrpcTransport:
+    def transport(self, position: Position | None = None) -> PartyTransport:
         kinds = sorted({way.kind for way in self.agreement.permits.forms})
         for kind in self.own.limits.norms:
             if kind not in kinds:
                 raise SettingError(f"limits.norms: {kind!r}{nearest(kind, kinds)}")
         return self.links.transport(self.run, self.agreement.permits, self.log.note, position)
 
-    def _totals(self, transport: GrpcTransport) -> dict[str, Any]:
+    def _totals(self, transport: PartyTransport) -> dict[str, Any]:
         """Of this process: bytes to and from each peer (`on the wire`: with framing, without TLS),
         and bytes by kind of what left."""
         links = {str(peer): dict(link.counts) for peer, link in transport.links.items()}

@@ -12,8 +12,7 @@ from typing import NamedTuple
 from ...config.runfile import RunFile
 from ...core.errors import FedLoomError
 from ...core.topology import Client, title
-from ...transports.grpc.tls import clock_of
-from ..connect import peers
+from ..connect import GRPC, peers
 from ..keys.allow_list import read_list
 from ..keys.certificates import SKEW, Certificate, host_name
 from ..party_file import PartyFile
@@ -50,6 +49,12 @@ def preflight(file: RunFile, own: PartyFile) -> Iterator[Finding]:
     yield _private_files(host)
     yield from _certificates(host)
     yield _allowed(host)
+    if own.party.transport != GRPC:
+        told = (
+            f"{own.party.transport} is a transport of its own: peers and clocks are not looked at"
+        )
+        yield Finding("peers", None, told)
+        return
     for peer in peers(host.agreement.topology, host.me)[0]:
         found = _reached(host, str(peer))
         yield found
@@ -138,7 +143,7 @@ def _clock(host: Host, peer: str) -> Finding:
     what = f"clock of {peer}"
     try:
         own = host.links.identity
-        ahead, unsure = clock_of(host.links.address(peer), own, SECONDS)
+        ahead, unsure = host.links.clock_of(peer, SECONDS)
     except (FedLoomError, ConnectionError) as problem:
         return Finding(what, False, f"it does not tell the time: {problem}")
     apart = max(0.0, abs(ahead) - unsure)

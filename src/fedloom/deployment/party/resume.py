@@ -31,8 +31,8 @@ from ...fabric.releases import Releases
 from ...fabric.schedule import Recorded, Resumed
 from ...records.snapshot import Snapshot
 from ...transports import wire
-from ...transports.grpc.transport import GrpcTransport
 from ...transports.link import NOTHING, Sent
+from ...transports.party import PartyTransport
 from ...transports.wire import Frame
 from .past_rounds import Beside, OfRun, Past
 from .privacy_book import Book
@@ -66,7 +66,7 @@ class Memory:
         return self.folder / f"round-{number}.msgpack"
 
     def save(
-        self, fed: PartyEngine, state: Any, done: int, transport: GrpcTransport, wall: float
+        self, fed: PartyEngine, state: Any, done: int, transport: PartyTransport, wall: float
     ) -> None:
         """After `done` rounds, before any message of the next."""
         beside = Beside(run=self.past.run, line=self.past.line, back=fed.record.back)
@@ -89,7 +89,7 @@ class Memory:
                 if link.ear.heard is not None:
                     beside.heard[peer] = link.ear.heard
         self.past.save(snapshot, beside, wall)
-        transport.forget()
+        transport.mailbox(transport.me).forget()
         for number in range(self._files):
             self._going_on(number).unlink(missing_ok=True)
         self._known, self._heard, self._files = Recorded(), 0, 0
@@ -115,7 +115,7 @@ class Memory:
         self._known, self._heard, self._files = here, len(heard), self._files + 1
 
     def restore(
-        self, round: int, fed: PartyEngine, algorithm: Algorithm, transport: GrpcTransport
+        self, round: int, fed: PartyEngine, algorithm: Algorithm, transport: PartyTransport
     ) -> Any:
         """The state after a round that is held (none: of the start), before any message of the
         next."""
@@ -154,7 +154,7 @@ class Memory:
         fed.releases = Releases.from_json(fed.size, found.releases)
         return algorithm.State(**{n: _placed(fed, fresh[n], state[n]) for n in fresh})
 
-    def again(self, fed: PartyEngine, round: int, transport: GrpcTransport) -> None:
+    def again(self, fed: PartyEngine, round: int, transport: PartyTransport) -> None:
         """The round that was going on happens as it did."""
         attempt = self.past.line.attempt
         while (path := self._going_on(self._files)).exists():
@@ -199,14 +199,15 @@ class Durable:
     that follows from it. Of a client with a `book`, what it draws noise for is on disk before it is
     sent."""
 
-    def __init__(self, transport: GrpcTransport, memory: Memory, book: Book | None = None):
+    def __init__(self, transport: PartyTransport, memory: Memory, book: Book | None = None):
         self._transport, self._memory, self._book = transport, memory, book
         self.fed: PartyEngine | None = None
         self.mailbox, self.pulse, self.abort = transport.mailbox, transport.pulse, transport.abort
 
     def send(self, message: Message) -> None:
         if self.fed is not None:
-            self._memory.remember(message, self.fed.record, self._transport.kept)
+            kept = self.mailbox(self._transport.me).kept
+            self._memory.remember(message, self.fed.record, kept)
         if self._book is not None:
             self._book.save()
         crash(f"before {message.kind}")

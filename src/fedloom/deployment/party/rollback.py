@@ -31,7 +31,7 @@ from ...fabric.attempts import START, Held, Line
 from ...fabric.kinds import AT_THE_END, Message
 from ...fabric.permits import Permits, Way, form_of
 from ...fabric.schedule import Back
-from ...transports.grpc.transport import GrpcTransport
+from ...transports.party import PartyTransport
 from ..agreement.messages import JSON, packed, unpacked
 from ..party_file import Patience
 from .past_rounds import Past
@@ -67,7 +67,7 @@ class Rollback:
     hubs: Sequence[str]
     past: Past
     waits: Patience
-    transport: GrpcTransport
+    transport: PartyTransport
 
     def agree(self) -> Agreed:
         """It is on disk when this returns."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from ...core.errors import DataError, SettingError, WriteError
 from ...core.files import write_text
-from ...transports.grpc.transport import GrpcTransport
+from ...transports.party import PartyTransport
 
 STATUS = "status.json"
 ASKING = 8  # at a time, of those who ask for metrics
@@ -54,7 +54,7 @@ class Status:
         folder: Path,
         name: str,
         progress: Progress,
-        transport: GrpcTransport,
+        transport: PartyTransport,
         metrics: str | None,
     ):
         self._path, self._name = folder / STATUS, name
@@ -73,7 +73,8 @@ class Status:
 
     def now(self) -> dict[str, Any]:
         progress, transport = self._progress, self._transport
-        present = sorted(map(str, transport.present))
+        health = transport.health()
+        present = sorted(map(str, health.present))
         return {
             "party": self._name,
             "time": time.time(),
@@ -84,9 +85,9 @@ class Status:
             "privacy": progress.privacy,
             "present": present,
             "absent": sorted(set(map(str, transport.links)) - set(present)),
-            "awaited": sorted(map(str, transport.awaited)),
-            "refused": transport.refusals,
-            "strangers": transport.strangers,
+            "awaited": sorted(map(str, transport.mailbox(transport.me).awaited)),
+            "refused": health.refusals,
+            "strangers": health.strangers,
             "stopped": transport.cause,
             "links": {str(peer): dict(link.counts) for peer, link in transport.links.items()},
         }

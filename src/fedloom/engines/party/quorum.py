@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ...core.errors import LostError
 from ...core.topology import Client, Party, title
 from ...fabric.kinds import Key, Message
-from ...transports.base import Mailbox
+from ...transports.mailbox import Mailbox
 from .timeouts import Waits
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from functools import partial
@@ -16,13 +15,14 @@ import grpc
 from ...core.errors import OutOfStepError, RefusedError
 from ...core.topology import Client, Party, title
 from ...fabric.kinds import Key
+from ..greeting import Greetings, Retries, TakenError
 from ..link import Hello, Link, pack
 from ..position import NotYetError
-from .connection import Standing, Stream, Talk, next_packet, shortened
+from ..standing import Standing, shortened
+from .connection import Stream, StreamTalk, next_packet
 from .listener import Front
 from .tls import METHOD, SECONDS, Address, Door, Identity, channel_to, is_proved
 
-OLD = 100  # processes of a peer, known by their boots, that newer ones took the place of
 UNUSABLE = ConnectionError, grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError
 FINAL = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION)
 
@@ -43,8 +43,7 @@ class Meeting:
         self._me, self._run, self.identity = me, run, identity
         self._links, self._standing = links, standing
         self._dials, self._door = dials, door
-        self._boot = secrets.token_hex(8)
-        self._replaced = {peer: deque[str](maxlen=OLD) for peer in links}
+        self._greetings = Greetings(links, standing)
         self.over = False  # nobody is dialled any more
         self.front: Front | None = None  # where those come in who dial us
         self.clock: Callable[[], float] = time.time
@@ -53,26 +52,15 @@ class Meeting:
 
     async def keep_dialling(self, peer: Party) -> None:
         """Until goodbye, or until it is over."""
-        pause, told, link = 0.05, "", self._links[peer]
+        retries = Retries(self._links[peer], self._standing)
         while not self.over:
-            met = link.meetings
             try:
                 await self._dial(peer)
                 return
-            except RefusedError as problem:
-                self._standing.refused(str(problem), peer)
-                self._standing.mailbox.fail(problem)
+            except (RefusedError, OutOfStepError, ConnectionError) as problem:
+                pause = retries.pause(problem)
+            if pause is None:
                 return
-            except OutOfStepError as problem:
-                self._standing.mailbox.fail(problem)
-                return
-            except NotYetError:
-                pause = 0.05
-            except ConnectionError as problem:
-                if str(problem) != told:
-                    told = str(problem)
-                    self._standing.note("unreachable", peer=str(peer), why=told)
-                pause = 0.05 if link.meetings > met else min(1.0, 2 * pause)
             await asyncio.sleep(pause)
 
     async def _dial(self, peer: Party) -> None:
@@ -83,7 +71,7 @@ class Meeting:
             call = channel.stream_stream(METHOD)()
             try:
                 challenge = secrets.token_bytes(32)
-                hello = await self._greeting(call, link.hello(self._boot, challenge))
+                hello = await self._greeting(call, link.hello(self._greetings.boot, challenge))
                 self._believe(peer, hello, challenge)
                 check = partial(self._listed, peer, hello.certificate)
                 await self._talk(link, call, link.greeted(hello), check)
@@ -139,15 +127,12 @@ class Meeting:
         try:
             peer = self._admitted(pem)
             link, hello = self._links[peer], await self._greeting(context)
-            if hello.boot in self._replaced[peer]:
-                raise RefusedError(f"{title(peer)}: a newer process has taken its place")
-            if link.boot != hello.boot and peer in self._standing.talks:
-                self._standing.refused("it is connected already", peer)
-                await context.abort(grpc.StatusCode.ALREADY_EXISTS, "connected already")
-            if link.boot not in ("", hello.boot):
-                self._replaced[peer].append(link.boot)
+            try:
+                self._greetings.admit(peer, hello)
+            except TakenError as problem:
+                await context.abort(grpc.StatusCode.ALREADY_EXISTS, str(problem))
             proof = self.identity.prove(hello.challenge, self._run, peer)
-            answer = link.hello(self._boot, b"", self.identity.certificate, proof)
+            answer = link.hello(self._greetings.boot, b"", self.identity.certificate, proof)
             try:
                 start = link.greeted(hello)
             except (OutOfStepError, NotYetError):  # it has to know where we are, too
@@ -209,13 +194,9 @@ class Meeting:
         check: Callable[[], object],
         **where: str | None,
     ) -> None:
-        standing, peer = self._standing, link.peer
-        talk = Talk(standing, link, stream, start, check)
-        if peer in standing.talks:
-            self._left(link, "its next connection is here")
-        standing.talks[peer] = talk
-        standing.mailbox.back(peer)
-        standing.note("joined", peer=str(peer), beat=talk.beat, **where)
+        standing = self._standing
+        talk = StreamTalk(standing, link, stream, start, check)
+        standing.joined(talk, **where)
         why = "ended here"
         try:
             await talk.run()
@@ -224,14 +205,8 @@ class Meeting:
             why = _said(problem)
             raise
         finally:
-            if standing.talks.get(peer) is talk:
-                self._left(link, why)
+            if standing.left(talk, why):
                 self.may_be_missing(link)
-
-    def _left(self, link: Link, why: str) -> None:
-        del self._standing.talks[link.peer]
-        link.drop()
-        self._standing.note("left", peer=str(link.peer), meant=link.bye, why=why)
 
     def may_be_missing(self, link: Link) -> None:
         """There is no connection: after some time, a client counts as gone."""

@@ -18,7 +18,7 @@ from cryptography.x509 import load_pem_x509_certificate
 from ...core.errors import RefusedError
 from ...core.topology import Party
 from ..link import CHUNK
-from .connection import Timing
+from ..party import Timing
 from .listener import PATIENCE
 
 METHOD = "/fedloom.Federation/Talk"

@@ -1,0 +1,157 @@
+"""What an engine asks of any transport."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from threading import Event, Thread
+from typing import Any
+
+import torch
+
+from ...core import tree
+from ...core.errors import AbortedError, LostError, ProtocolError
+from ...core.topology import Party
+from ...fabric.kinds import Key
+from .federation import (
+    ASH,
+    BIG,
+    BIRCH,
+    ONE,
+    TOPOLOGY,
+    TWO,
+    Connect,
+    message,
+    problem_at,
+    run_over,
+    take,
+    topology_of,
+    until,
+)
+
+Check = Callable[[Connect], None]
+TRANSPORT_CHECKS: dict[str, Check] = {}
+
+
+def _check(f: Check) -> Check:
+    TRANSPORT_CHECKS[f.__name__] = f
+    return f
+
+
+@_check
+def order(connect: Connect) -> None:
+    """Messages of a link arrive in the order of their keys, both ways at once."""
+    with connect(TOPOLOGY) as transports:
+        for move in range(1, 51):
+            for source, to in ((ONE, ASH), (ASH, ONE), (BIRCH, ASH), (ASH, BIRCH)):
+                transports[source].send(message(source, to, move, torch.tensor(move)))
+        for source, to in ((ONE, ASH), (ASH, ONE), (BIRCH, ASH), (ASH, BIRCH)):
+            came = [int(take(transports[to], to, source, move)) for move in range(1, 51)]
+            assert came == list(range(1, 51)), f"from {source} to {to}"
+
+
+@_check
+def payloads(connect: Connect) -> None:
+    """What arrives is what was sent, when it was sent."""
+    sent: dict[str, Any] = {
+        "nothing": None,
+        "numbers": (3, 0.1, True, "words", None),
+        "tensors": {"a": torch.randn(3, 2), "b": {"c": torch.randn(4, 6).T[1:]}},
+        "types": tuple(torch.ones(2, dtype=t) for t in (torch.bfloat16, torch.int8, torch.bool)),
+        "empty": torch.zeros(0, 4, dtype=torch.float64),
+    }
+    with connect(TOPOLOGY) as transports:
+        for move, payload in enumerate(sent.values()):
+            transports[ONE].send(message(ONE, ASH, move, payload))
+        for move, (what, payload) in enumerate(sent.items()):
+            came = take(transports[ASH], ASH, ONE, move)
+            assert tree.signature(came) == tree.signature(payload), what
+            pairs = zip(tree.tensors(payload), tree.tensors(came), strict=True)
+            assert all(torch.equal(a, b) for a, b in pairs), what
+        mine = torch.zeros(3)
+        transports[ONE].send(message(ONE, ASH, 90, mine))
+        mine += 1
+        assert not take(transports[ASH], ASH, ONE, 90).any(), "it was changed after it was sent"
+
+
+@_check
+def large_payloads(connect: Connect) -> None:
+    """Megabytes, both ways at once, with small ones between them."""
+    big = torch.randn(BIG, dtype=torch.float64)
+    with connect(TOPOLOGY) as transports:
+        for move in range(1, 5):
+            for source, to in ((ONE, ASH), (ASH, ONE)):
+                payload = big + move if move % 2 else torch.tensor(move)
+                transports[source].send(message(source, to, move, payload))
+        for move in range(1, 5):
+            for source, to in ((ONE, ASH), (ASH, ONE)):
+                came = take(transports[to], to, source, move)
+                assert torch.equal(came, big + move if move % 2 else torch.tensor(move))
+
+
+@_check
+def mailboxes(connect: Connect) -> None:
+    """Each party has its own; a message to oneself arrives; nobody else is known."""
+    with connect(TOPOLOGY) as transports:
+        transports[ASH].send(message(ASH, ONE, 1, torch.tensor(1)))
+        transports[ASH].send(message(ASH, TWO, 1, torch.tensor(2)))
+        transports[ASH].send(message(ASH, ASH, 1, torch.tensor(3)))
+        others: list[Party] = [ONE, TWO, ASH]
+        for number, to in enumerate(others, 1):
+            assert int(take(transports[to], to, ASH, 1)) == number
+            assert transports[to].mailbox(to).held(ASH) == 0, "it came twice"
+        try:
+            transports[ASH].send(message(ASH, "nobody", 2))
+        except ProtocolError:
+            return
+        raise AssertionError("a message to nobody was taken")
+
+
+@_check
+def pulses(connect: Connect) -> None:
+    """Whoever waits for one that gives signs of life waits on; silence is an error."""
+    with connect(TOPOLOGY) as transports:
+        transports[ASH].send(message(ASH, ONE, 1))
+        take(transports[ONE], ONE, ASH, 1)  # they are connected
+        over, box = Event(), transports[ONE].mailbox(ONE)
+
+        def alive() -> None:
+            end = time.monotonic() + 2.0
+            while time.monotonic() < end and not over.wait(0.05):
+                transports[ASH].pulse(ASH)
+            transports[ASH].send(message(ASH, ONE, 2))
+
+        pulsing = Thread(target=alive)
+        pulsing.start()
+        try:
+            assert box.take(ASH, Key(0, 2), "update", 1.0) is not None
+        finally:
+            over.set()
+            pulsing.join()
+        with suppress(LostError):
+            box.take(ASH, Key(0, 3), "update", 0.3)
+            raise AssertionError("nobody said that nothing came")
+
+
+@_check
+def aborts(connect: Connect) -> None:
+    """Everyone hears it, with one cause: those who wait, and those who wait later."""
+    with connect(TOPOLOGY) as transports:
+        for client in (ONE, TWO):
+            transports[client].send(message(client, ASH, 1))
+            take(transports[ASH], ASH, client, 1)
+        transports[TWO].abort("client ash/2: out of milk")
+        for me in TOPOLOGY.parties:
+            until(lambda me=me: problem_at(transports[me], me) is not None, f"{me} hears of it")  # type: ignore[misc]
+            problem = problem_at(transports[me], me)
+            assert isinstance(problem, AbortedError), repr(problem)
+            assert str(problem) == "client ash/2: out of milk"
+
+
+@_check
+def whole_runs(connect: Connect) -> None:
+    """A synchronous and an asynchronous algorithm: to the bit, and to the message."""
+    for name in ("tdcd", "vafl"):
+        with connect(topology_of(name)) as transports:
+            run_over(transports, name)
