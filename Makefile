@@ -34,7 +34,7 @@ demo: $(READY)
 docs: $(READY)
 	@echo "== documentation (mkdocs)"
 	@$(BIN)/python -m fedloom.config.reference > docs/run-file.md
-	@$(BIN)/python -m mkdocs build --quiet --strict
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 	@echo "site: out/site/index.html"
 
 test: lint types tests

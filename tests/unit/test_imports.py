@@ -75,7 +75,7 @@ from pathlib import Path
 import torch
 import fedloom
 from fedloom import Run
-from fedloom.registry import algorithms
+from fedloom.core.registry import algorithms
 from fedloom.testing import sample_of
 
 torch.set_num_threads(1)  # one to watch

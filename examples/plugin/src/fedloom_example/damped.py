@@ -5,11 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Self
 
-from fedloom.algorithms import TDCD, Draw, State, Twin
-from fedloom.core import tree
-from fedloom.core.registry import algorithms
-from fedloom.fabric.verbs import Fabric
-from fedloom.models.task import Theta
+from fedloom import TDCD
+from fedloom.extend import Draw, Fabric, State, Theta, Twin, algorithms, tree
 
 
 @algorithms.register("damped-tdcd")
