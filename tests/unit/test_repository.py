@@ -59,3 +59,15 @@ def test_the_page_for_contributors_names_commands_that_there_are():
     assert {"test", "coverage", "graph"} <= named <= TARGETS
     for path in re.findall(r"`((?:src|docs|tests)/[\w./-]+)`", text):
         assert (ROOT / path).exists(), path
+
+
+def test_the_changelog_has_versions_and_the_usual_sections():
+    text = (ROOT / "CHANGELOG.md").read_text()
+    versions = re.findall(r"^## (.+)$", text, re.MULTILINE)
+    assert versions[0] == f"Unreleased: {fedloom.__version__.removesuffix('.dev0')}"
+    kinds = ["Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"]
+    for part in re.split(r"^## .+$", text, flags=re.MULTILINE)[1:]:
+        found = re.findall(r"^### (.+)$", part, re.MULTILINE)
+        assert found
+        assert len(set(found)) == len(found)
+        assert set(found) <= set(kinds)
