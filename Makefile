@@ -1,18 +1,23 @@
-# Two commands do everything on a machine with Python >= 3.11, git and make:
+# Two commands do everything on a machine with Python >= 3.11, git and make. TORCH=2.6.0 sets up with
+# another torch than that of constraints.txt:
 #   make demo    sets up, trains on a real data set beside baselines, writes a report
 #   make test    sets up, checks style and types, runs the tests
-#   make docs    builds the documentation
+#   make docs    builds the documentation: out/site/index.html
+#   make graph   draws the packages' imports into ARCHITECTURE.md
+#   make coverage    runs the tests and reports lines that none of them runs
+#   make wheel   builds the package into dist/
 #   make bench   measures rounds against the floor, into benchmarks/RESULTS.md (some minutes)
 #   make bench-gpu   the same for what needs a GPU
 
 PYTHON ?= python3
+TORCH ?=
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: help demo docs test lint types tests slow bench bench-gpu clean
+.PHONY: help demo docs graph test lint types tests coverage slow wheel bench bench-gpu clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -22,7 +27,8 @@ $(READY): pyproject.toml constraints.txt
 	  { echo "fedloom needs Python 3.11 or newer: make PYTHON=python3.11 ..."; exit 1; }
 	@echo "== setting up $(VENV) (once; takes a few minutes)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	@sed $(if $(TORCH),'s/^torch==.*/torch==$(TORCH)/; /^sympy==/d','') constraints.txt > $(VENV)/constraints.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(VENV)/constraints.txt -e '.[dev]'
 	@touch $(READY)
 
 demo: $(READY)
@@ -34,8 +40,11 @@ demo: $(READY)
 docs: $(READY)
 	@echo "== documentation (mkdocs)"
 	@$(BIN)/python -m fedloom.config.reference > docs/run-file.md
-	@$(BIN)/python -m mkdocs build --quiet --strict
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 	@echo "site: out/site/index.html"
+
+graph: $(READY)
+	@$(BIN)/python tools/graph.py
 
 test: lint types tests
 
@@ -43,6 +52,8 @@ lint: $(READY)
 	@echo "== style (ruff)"
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@echo "== imports (import-linter)"
+	@found=$$($(BIN)/lint-imports --no-logo --no-cache) || { echo "$$found"; exit 1; }
 
 types: $(READY)
 	@echo "== types (mypy)"
@@ -51,6 +62,11 @@ types: $(READY)
 tests: $(READY)
 	@echo "== tests (pytest)"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
+
+coverage: $(READY)
+	@echo "== tests, and lines that none of them runs (coverage)"
+	@OMP_NUM_THREADS=1 $(BIN)/python -m coverage run -m pytest; \
+	  $(BIN)/python -m coverage combine --quiet; $(BIN)/python -m coverage report
 
 slow: $(READY)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow

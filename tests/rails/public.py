@@ -14,16 +14,21 @@ import sys
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 import fedloom
-from fedloom import algorithms, testing
+from fedloom import algorithms, extend, testing
 from fedloom.algorithms.contract import Algorithm
 from fedloom.cli.main import CODES, parser
-from fedloom.core import registry
+from fedloom.core import registry, tree
 
 STORED = Path(__file__).with_name("public.txt")
-FRONTS = {"fedloom": fedloom, "fedloom.algorithms": algorithms, "fedloom.testing": testing}
+FRONTS = {
+    "fedloom": fedloom,
+    "fedloom.algorithms": algorithms,
+    "fedloom.extend": extend,
+    "fedloom.testing": testing,
+}
 REGISTRIES = ("algorithms", "models", "datasets", "losses", "metrics")
 
 
@@ -45,9 +50,13 @@ def lines() -> Iterator[str]:
 
 
 def of_name(name: str, value: Any) -> Iterator[str]:
-    if is_dataclass(value):
+    if value is tree:  # a module whose functions are the promise
+        for member, function in sorted(inspect.getmembers(value, inspect.isfunction)):
+            if function.__module__ == value.__name__ and not member.startswith("_"):
+                yield f"{name}.{member}({', '.join(inspect.signature(function).parameters)})"
+    elif is_dataclass(value):
         yield f"{name}({', '.join(field.name for field in fields(value) if field.init)})"
-    elif callable(value):
+    elif callable(value) and not get_origin(value):
         yield f"{name}({', '.join(inspect.signature(value).parameters)})"
     else:
         yield name

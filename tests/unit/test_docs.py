@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import fedloom
+from fedloom import extend, testing
 from fedloom.cli.main import CODES, main, parser
 from fedloom.config.catalogue import REGISTRIES
 from fedloom.config.runfile import RunFile
@@ -218,9 +219,37 @@ def test_links_lead_somewhere(page):
     assert [target for target in targets if not (page.parent / target).exists()] == []
 
 
-def test_the_site_builds(tmp_path):
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The site, built as `make docs` does it."""
     pytest.importorskip("mkdocs")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert built.returncode == 0, built.stderr
-    assert (tmp_path / "quickstart" / "index.html").is_file()
+    return folder
+
+
+def test_the_site_opens_without_a_server_or_a_network(site):
+    """Nothing is fetched from elsewhere, and the search index is a script, not a request."""
+    pages = sorted(site.rglob("*.html"))
+    assert site / "quickstart.html" in pages
+    assert (site / "search/search_index.js").is_file()
+    for page in pages:
+        text = page.read_text()
+        fetched = re.findall(r'<(?:script|link|img)\b[^>]*\b(?:src|href)="?([^" >]+)', text)
+        assert fetched, page
+        assert not [at for at in fetched if re.match(r"(https?:)?//", at)], page
+        assert "assets/iframe-worker.js" in text, page
+
+
+@pytest.mark.parametrize("front", [fedloom, fedloom.algorithms, extend, testing])
+def test_the_reference_has_every_public_name(front, site):
+    page = site / "reference" / f"{front.__name__.rpartition('.')[2]}.html"
+    text = page.read_text()
+    others = {name for name in fedloom.algorithms.__all__ if front is fedloom}  # a page of theirs
+    contract = set(extend.__all__) if front is fedloom.algorithms else set()
+    for name in set(front.__all__) - others - contract - {"errors", "tree"}:
+        assert re.search(rf'id="fedloom[\w.]*\.{name}"', text), name
+    assert 'id="fedloom.core.errors.FedLoomError"' in text or front is not fedloom
+    assert 'id="fedloom.core.tree.map_tensors"' in text or front is not extend

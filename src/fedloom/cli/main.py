@@ -28,6 +28,7 @@ from . import (
     check,
     compare,
     data,
+    example,
     explain,
     keys,
     listing,
@@ -62,7 +63,8 @@ features of the same people) and across the clients inside each silo."""
 
 FIRST = """\
 a first run:
-  fedloom run examples/diabetes.toml      train, compare with baselines, write a report
+  fedloom example diabetes                a run file to begin with
+  fedloom run diabetes.toml               train, compare with baselines, write a report
   fedloom list                            algorithms, models, data sets and their settings
   fedloom explain tdcd                    who would send what to whom
 
@@ -83,7 +85,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=told)
     top.add_argument("--debug", action="store_true", help="show where an error came from")
     verbs = top.add_subparsers(dest="verb", metavar="VERB", required=True)
-    simulated = (run, sweep, compare, report, reproduce, listing, explain, data, check)
+    simulated = (run, example, sweep, compare, report, reproduce, listing, explain, data, check)
     for verb in (*simulated, keys, party, predict):
         verb.add(verbs)
     return top

@@ -122,8 +122,14 @@ class Registry:
 algorithms = Registry(
     "algorithm", "algorithms", subclass_of="fedloom.algorithms.contract:Algorithm"
 )
+"""Algorithms by name: subclasses of `Algorithm`."""
 models = Registry("model", "models")
+"""Models by name: functions of settings that give what makes a module."""
 losses = Registry("loss", "losses")
+"""Losses by name: subclasses of `Loss`."""
 datasets = Registry("data set", "datasets", instance_of="fedloom.data.catalog:Entry")
+"""Data sets by name: loaders that `dataset` has registered."""
 transports = Registry("transport", "transports")
+"""Transports by name."""
 metrics = Registry("metric", "metrics", instance_of="fedloom.records.metrics:Metric")
+"""Metrics by name: functions that `metric` has registered."""

@@ -40,25 +40,33 @@ class Limit:
 
 
 def at_least(low: float) -> Limit:
+    """A setting of this number or more."""
     return Limit(f"at least {low:g}", lambda value: value >= low)
 
 
 def above(low: float) -> Limit:
+    """A setting of more than this number."""
     return Limit(f"above {low:g}", lambda value: value > low)
 
 
 def between(low: float, high: float) -> Limit:
+    """A setting of one of these numbers, or in between."""
     return Limit(f"between {low:g} and {high:g}", lambda value: low <= value <= high)
 
 
 def inside(low: float, high: float) -> Limit:
+    """A setting in between these numbers."""
     return Limit(f"above {low:g} and below {high:g}", lambda value: low < value < high)
 
 
 Count = Annotated[int, at_least(1)]
+"""A whole number, at least 1."""
 Positive = Annotated[float, above(0)]
+"""A number above 0."""
 NotNegative = Annotated[float, at_least(0)]
+"""A number, at least 0."""
 Share = Annotated[float, between(0, 1)]
+"""A number between 0 and 1."""
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,7 @@ TOLERANCE = 1e-12
 
 Check = Callable[[Algorithm], float]
 CHECKS: dict[str, Check] = {}
+"""The checks by name."""
 
 
 def _check(f: Check) -> Check:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedloom.records.metrics import Scored, metric
+from fedloom.extend import Scored, metric
 
 
 @metric("balanced-accuracy", "classes", "binary")

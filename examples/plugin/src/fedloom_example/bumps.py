@@ -8,7 +8,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from fedloom.core.registry import models
+from fedloom.extend import models
 
 
 class Bumps(nn.Module):

@@ -5,11 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-from fedloom.algorithms import TDCD, Cases, Draw, State, Twin, cases
-from fedloom.core import tree
-from fedloom.core.registry import algorithms
-from fedloom.fabric.verbs import Fabric
-from fedloom.models.task import Theta
+from fedloom import TDCD
+from fedloom.extend import Cases, Draw, Fabric, State, Theta, Twin, algorithms, cases, tree
 
 
 @algorithms.register("damped-tdcd")

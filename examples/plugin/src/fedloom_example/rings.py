@@ -7,8 +7,7 @@ from typing import Annotated
 import numpy as np
 import torch
 
-from fedloom.data.catalog import dataset
-from fedloom.data.dataset import Dataset
+from fedloom.extend import Dataset, dataset
 
 
 @dataset("rings", about="made up: points on three rings around each other, in four numbers")

@@ -17,7 +17,8 @@ from ...engines.party.timeouts import Waits
 from ...fabric.kinds import Key, Message
 from ...fabric.ledger import Ledger
 from ...fabric.schedule import Everyone
-from ...runs.run import Run, play
+from ...runs.loop import play
+from ...runs.run import Run
 from ...transports.base import Transport
 from ...transports.party import PartyTransport, Rules, Timing
 from ..samples import sample_of

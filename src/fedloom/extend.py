@@ -1,0 +1,98 @@
+"""What a package that adds to FedLoom imports: registries, decorators, contracts.
+
+Import from here, not from the packages below: these names change only with a note in the changelog.
+What users type (`TDCD`, `Task`, `Run`, `errors`) is in `fedloom`, tests for an algorithm are in
+`fedloom.testing`.
+
+Registries: `algorithms`, `models`, `losses`, `datasets`, `metrics`, `transports`. Each has
+`register(name)`, a decorator; an installed package declares an entry point in the group of the same
+name (`fedloom.algorithms`, ...) instead, or as well. Data sets and metrics have decorators of their
+own, `dataset` and `metric`.
+
+An algorithm is a subclass of `Algorithm`, or of `MinibatchSGD` or a finished one. Its `round` is
+written over the verbs of a `Fabric`; `cost` and `cases` are registered beside it. Local work is
+given plain values: a `Batch`, `Rows`, a `Part` of the task, a `Theta`.
+"""
+
+from __future__ import annotations
+
+from .algorithms import (
+    Algorithm,
+    Cases,
+    Draw,
+    Facts,
+    MinibatchSGD,
+    State,
+    Step,
+    Twin,
+    cases,
+    cost,
+    total,
+)
+from .core import tree
+from .core.gradients import by_row, grad, whole
+from .core.placed import AtClients, AtHubs, Batch, Known, RowMap, Rows
+from .core.registry import Registry, algorithms, datasets, losses, metrics, models, transports
+from .core.settings import Count, NotNegative, Positive, Share, above, at_least, between
+from .data.catalog import Files, dataset
+from .data.dataset import Dataset
+from .fabric.kinds import Kind
+from .fabric.local_work import by_rows, in_shares
+from .fabric.verbs import Fabric
+from .models.losses import Loss
+from .models.task import Part, Theta
+from .records.metrics import Scored, metric
+
+__all__ = [
+    "Algorithm",
+    "AtClients",
+    "AtHubs",
+    "Batch",
+    "Cases",
+    "Count",
+    "Dataset",
+    "Draw",
+    "Fabric",
+    "Facts",
+    "Files",
+    "Kind",
+    "Known",
+    "Loss",
+    "MinibatchSGD",
+    "NotNegative",
+    "Part",
+    "Positive",
+    "Registry",
+    "RowMap",
+    "Rows",
+    "Scored",
+    "Share",
+    "State",
+    "Step",
+    "Theta",
+    "Twin",
+    "above",
+    "algorithms",
+    "at_least",
+    "between",
+    "by_row",
+    "by_rows",
+    "cases",
+    "cost",
+    "dataset",
+    "datasets",
+    "grad",
+    "in_shares",
+    "losses",
+    "metric",
+    "metrics",
+    "models",
+    "total",
+    "transports",
+    "tree",
+    "whole",
+]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,73 @@
+"""Files of the repository that no program of ours reads: CI, hooks, citation, version."""
+
+import importlib.metadata
+import re
+import tomllib
+from pathlib import Path
+
+import yaml
+
+import fedloom
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+def read(name):
+    return yaml.safe_load((ROOT / name).read_text())
+
+
+def test_ci_only_calls_make():
+    jobs = read(".github/workflows/ci.yml")["jobs"]
+    commands = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
+    assert {command.split()[1] for command in commands} == {"test", "docs"} <= TARGETS
+    assert {command.split()[0] for command in commands} == {"make"}
+
+
+def test_ci_has_the_oldest_torch_and_the_newest():
+    """And the Pythons; an empty word is the torch of constraints.txt."""
+    matrix = read(".github/workflows/ci.yml")["jobs"]["test"]["strategy"]["matrix"]
+    (least,) = (line for line in PROJECT["dependencies"] if line.startswith("torch"))
+    assert matrix["torch"] == [f"{least.removeprefix('torch>=')}.0", ""]
+    assert matrix["python"] == ["3.11", "3.12", "3.13"]
+    assert PROJECT["requires-python"] == ">=3.11"
+
+
+def test_hooks_are_what_make_lint_runs():
+    (repo,) = read(".pre-commit-config.yaml")["repos"]
+    assert repo["repo"] == "local"
+    makefile = (ROOT / "Makefile").read_text()
+    for hook in repo["hooks"]:
+        words = [word for word in hook["entry"].split() if word != "--force-exclude"]
+        assert " ".join(words).replace(".venv/bin", "$(BIN)") in makefile, hook["id"]
+
+
+def test_there_is_one_version_number():
+    assert PROJECT["dynamic"] == ["version"]
+    assert importlib.metadata.version("fedloom") == fedloom.__version__
+    citation = read("CITATION.cff")
+    assert "version" not in citation
+    assert citation["license"] == PROJECT["license"]
+
+
+def test_the_page_for_contributors_names_commands_that_there_are():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    named = {
+        word for line in re.findall(r"^make ([a-z ]+)", text, re.MULTILINE) for word in line.split()
+    }
+    assert {"test", "coverage", "graph"} <= named <= TARGETS
+    for path in re.findall(r"`((?:src|docs|tests)/[\w./-]+)`", text):
+        assert (ROOT / path).exists(), path
+
+
+def test_the_changelog_has_versions_and_the_usual_sections():
+    text = (ROOT / "CHANGELOG.md").read_text()
+    versions = re.findall(r"^## (.+)$", text, re.MULTILINE)
+    assert versions[0] == f"Unreleased: {fedloom.__version__.removesuffix('.dev0')}"
+    kinds = ["Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"]
+    for part in re.split(r"^## .+$", text, flags=re.MULTILINE)[1:]:
+        found = re.findall(r"^### (.+)$", part, re.MULTILINE)
+        assert found
+        assert len(set(found)) == len(found)
+        assert set(found) <= set(kinds)
