@@ -185,10 +185,10 @@ def test_a_plugin_may_register_itself_and_ask_for_others(tmp_path, monkeypatch):
         tmp_path,
         monkeypatch,
         {"both": "gadget_a:both", "module": "gadget_b", "plain": "gadget_a:plain"},
-        gadget_a="from fedloom.registry import gadgets\n\n"
+        gadget_a="from fedloom.core.registry import gadgets\n\n"
         "@gadgets.register('both')\ndef both(): return gadgets['module']\n\n"
         "assert set(gadgets) == {'both'}\n\ndef plain(): pass\n",
-        gadget_b="from fedloom.registry import gadgets\n\n"
+        gadget_b="from fedloom.core.registry import gadgets\n\n"
         "@gadgets.register('module')\ndef anything(): pass\n",
     )
     assert set(gadgets) == {"both", "module", "plain"}

@@ -74,3 +74,4 @@ class CaseRegistry:
 
 
 cases = CaseRegistry()
+"""Battery cases by algorithm class: `@cases.register(Mine)`."""
