@@ -47,10 +47,13 @@ class Accounts(ABC):
     scope: tuple[str, ...]
 
     def __init__(self, size: int, books: Books | None = None) -> None:
-        books = books or Books(Releases(size))
+        self.take_over(books or Books(Releases(size)))
+        self.now = Now()
+
+    def take_over(self, books: Books) -> None:
+        """Go on with these accounts."""
         self.releases, self.ledger, self.record = books.releases, books.ledger, books.record
         self.clock = books.clock
-        self.now = Now()
 
     @property
     def books(self) -> Books:

@@ -24,11 +24,12 @@ from ...core.topology import Client
 from ...engines.party.announcements import TOLD
 from ...engines.party.engine import PartyEngine
 from ...engines.party.values import Held
+from ...fabric.accounts import Books
 from ...fabric.attempts import tag
 from ...fabric.kinds import AT_THE_START, Key, Message
 from ...fabric.ledger import Ledger
 from ...fabric.releases import Releases
-from ...fabric.schedule import Recorded, Resumed
+from ...fabric.schedule import Recorded
 from ...records.snapshot import Snapshot
 from ...transports import wire
 from ...transports.link import NOTHING, Sent
@@ -149,9 +150,9 @@ class Memory:
                 client: fed.undecided(client, new, state[_before(name)][client], Key(*key))
                 for client, new in state[name].items()
             }
-        fed.ledger = Ledger.merged([found.ledger])
-        fed.record = Recorded.merged([found.record])
-        fed.releases = Releases.from_json(fed.size, found.releases)
+        releases = Releases.from_json(fed.size, found.releases)
+        ledger, record = Ledger.merged([found.ledger]), Recorded.merged([found.record])
+        fed.take_over(Books(releases, ledger, record))
         return algorithm.State(**{n: _placed(fed, fresh[n], state[n]) for n in fresh})
 
     def again(self, fed: PartyEngine, round: int, transport: PartyTransport) -> None:
@@ -172,7 +173,7 @@ class Memory:
             self._heard, self._files = self._heard + len(found.heard), self._files + 1
         self.forget(self._files)
         if self._files:
-            fed.schedule = Resumed(fed.schedule, self._known)
+            fed.happens_again(self._known)
 
     def forget(self, first: int = 0) -> None:
         """What is on disk of a round going on, from one of its files on."""

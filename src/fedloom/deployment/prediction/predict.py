@@ -153,7 +153,7 @@ class Predicting:
         engine = self.file.engine
         if engine.threads is not None:
             torch.set_num_threads(engine.threads)
-        fed = Asked(
+        return Asked(
             self.agreement.basis.task(self.file),
             self.agreement.shapes,
             called.view,
@@ -163,9 +163,9 @@ class Predicting:
             schedule=Everyone(),
             waits=Waits(None, self.own.waits.patience),
             device=engine.device,
+            asker=self.home,
+            without=called.without,
         )
-        fed.asker, fed.without = self.home, called.without
-        return fed
 
     def _scores(self, fed: Asked, finished: Finished | None, size: int) -> Tensor:
         """Of all rows, at the asking hub; elsewhere, nothing."""

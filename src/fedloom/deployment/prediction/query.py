@@ -32,8 +32,9 @@ class Asked(PartyEngine):
     """`asker`: the silo that gets the scores. `without`: a silo adds nothing to rows that it does
     not have."""
 
-    asker: str
-    without: bool = False
+    def __init__(self, *args: Any, asker: str, without: bool = False, **options: Any):
+        super().__init__(*args, **options)
+        self.asker, self.without = asker, without
 
     def exchange(self, kind: Kind, value: AtHubs[Any]) -> AtHubs[dict[str, Any]]:
         return self.collect(kind, value, to=self.asker)
@@ -87,8 +88,8 @@ def foresee(file: RunFile, basis: Basis, asker: str) -> Foreseen:
         transport=seen,
         seed=0,
         schedule=Everyone(),
+        asker=asker,
     )
-    fed.asker, fed.kinds = asker, {}
     fed.begin(0)
     rows = Step(*fed.minibatch(torch.arange(run.placement.size)))
     run.algorithm.predict(fed, run.algorithm.start(fed), rows)
@@ -123,7 +124,11 @@ class _Seen(MemoryTransport):
 
 
 class _Watched(Asked):
-    kinds: dict[int, Kind]  # by number of the move
+    """Notes the kind of every move, by its number."""
+
+    def __init__(self, *args: Any, **options: Any):
+        super().__init__(*args, **options)
+        self.kinds: dict[int, Kind] = {}
 
     def _next(self, kind: Kind) -> tuple[Key, Moment]:
         key, moment = super()._next(kind)
