@@ -25,6 +25,7 @@ PROMISED = {
     },
     "list": {"kind", "--json"},
     "explain": {"what", "--set", "--draw", "--json"},
+    "example": {"name", "--out"},
     "data": {"name", "--folder", "--verify", "--json"},
     "predict": {"file", "party", "--set", "--for", "--ids", "--out", "--missing", "--quiet"},
     "check": {"file", "--set", "--party", "--json"},

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedloom.algorithms import TDCD, VAFL, Central, InverseSqrt, SplitNNAsync, State, Twin, local
-from fedloom.algorithms.cases import Cases, cases
+from fedloom.algorithms.battery_cases import Cases, cases
 from fedloom.algorithms.protection import Protection
 from fedloom.algorithms.tdcd import EMBEDDING, HUB_EMBEDDING, REST, counted, share_head
 from fedloom.core import tree

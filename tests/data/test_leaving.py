@@ -19,8 +19,8 @@ package = types.ModuleType("fedloom")
 package.__path__ = [sys.argv[1]]
 sys.modules["fedloom"] = package
 from pathlib import Path
-from fedloom.data.reading import Wanted, read_sheet
-from fedloom.errors import DataError
+from fedloom.data.tables.files import Wanted, read_sheet
+from fedloom.core.errors import DataError
 import pyarrow.csv, pyarrow.parquet
 
 class Last:

@@ -121,7 +121,7 @@ def test_unknown_set():
 
 def test_importing_the_sets_imports_no_readers():
     code = (
-        "import fedloom.data.sets, sys; "
+        "import fedloom.data.datasets, sys; "
         "print([name for name in ('pyarrow', 'PIL', 'sklearn') if name in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -37,11 +37,11 @@ PROGRAM = f"""\
 import sys
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from fedloom.cli.main import main
-from fedloom.registry import algorithms
-from fedloom.run import Snapshot
+from fedloom.core.registry import algorithms
+from fedloom.runs.run import Snapshot
 from fedloom.testing import placement, task
 from fedloom.transports.grpc import GrpcTransport
-from fedloom.transports.secure import Address, Identity
+from fedloom.transports.grpc.tls import Address, Identity
 from conformance.personal import Personal
 algorithms.register("personal")(Personal)
 sys.exit(main(sys.argv[1:]))

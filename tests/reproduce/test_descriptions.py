@@ -9,6 +9,7 @@ import pytest
 
 from fedloom.core.registry import datasets
 from fedloom.data import catalog
+from fedloom.reproduce import conduct
 from fedloom.reproduce.conduct import Conduct
 from fedloom.reproduce.experiment import Experiment, changed, merged, names
 from fedloom.reproduce.results import conclude
@@ -128,7 +129,7 @@ def test_a_description_is_sound(name, full):
 
 
 def test_the_order_is_complete():
-    folder = Path(build.__file__).parent / "reproduce" / "papers"
+    folder = Path(conduct.__file__).parent / "papers"
     assert sorted(names()) == sorted(p.stem for p in folder.glob("*.toml") if p.stem != "order")
 
 

@@ -363,7 +363,7 @@ def test_convolutions_as_products(kind, close, channels, taps, stride):
     given = slope, x, weight, None, *as_torch, [True, True, False]
     slopes = torch.ops.aten.convolution_backward(*given)[:2]
     found = [products.product(x, weight, *how, 3)]
-    found += [f(gradients, x, weight, *how, 3) for f in (products.by_image, products.by_weight)]
+    found += [f(slope, x, weight, *how, 3) for f in (products.by_image, products.by_weight)]
     for mine, theirs in zip(found, (wanted, *slopes), strict=True):
         assert mine.shape == theirs.shape
         assert float((mine - theirs).abs().max()) <= close * float(theirs.abs().max())

@@ -12,8 +12,6 @@ import torch
 import fedloom
 from fedloom import (
     TDCD,
-    Alone,
-    Central,
     Cosine,
     Drawn,
     InverseSqrt,
@@ -24,14 +22,19 @@ from fedloom import (
     Shard,
     StepDecay,
     Task,
-    TDCDPrivateLabels,
     load_dataset,
     mlp,
 )
+from fedloom.algorithms import Algorithm
 from fedloom.core.errors import FedLoomError
 from fedloom.core.registry import algorithms
 
 NAMES = sorted(algorithms)
+ALGORITHMS = {
+    name: kind
+    for name, kind in vars(fedloom).items()
+    if isinstance(kind, type) and issubclass(kind, Algorithm)
+}
 IRIS = Partition(silos=["left", "right"], clients=[2, 3]).place(load_dataset("iris"))
 TASK = Task.of(IRIS, "linear")
 RUN = Run(TDCD(local_steps=1, batch=20), TASK, IRIS).fit(1)
@@ -99,10 +102,14 @@ def calls(tmp_path):
     table.write_text("id,age,label\n" + "".join(f"{i},{i % 7},{i % 2}\n" for i in range(20)))
     saved = RUN.save(tmp_path / "saved")
     return {
-        "TDCD": (TDCD, dataclasses.asdict(TDCD())),
-        "TDCDPrivateLabels": (TDCDPrivateLabels, dataclasses.asdict(TDCDPrivateLabels())),
-        "Alone": (Alone, dataclasses.asdict(Alone())),
-        "Central": (Central, dataclasses.asdict(Central())),
+        **{name: (kind, dataclasses.asdict(kind())) for name, kind in ALGORITHMS.items()},
+        "Privacy": (fedloom.Privacy, dataclasses.asdict(fedloom.Privacy("noise-only", noise=0.1))),
+        "Constant": (fedloom.Constant, {"lr": 0.1}),
+        "DelayBound": (
+            fedloom.DelayBound,
+            {"smoothness": 1.0, "delay": 2, "steps": 9, "scale": 1.0},
+        ),
+        "InverseTime": (fedloom.InverseTime, {"convexity": 1.0, "offset": 2.0, "scale": 2.0}),
         "Cosine": (Cosine, {"lr": 0.1, "steps": 9, "floor": 0.0}),
         "InverseSqrt": (InverseSqrt, {"lr": 0.1, "scale": 1.0}),
         "StepDecay": (StepDecay, {"lr": 0.1, "factor": 0.5, "every": 3}),
@@ -186,7 +193,8 @@ def inside(place, folder):
 
 
 CALLS = [
-    *("TDCD", "TDCDPrivateLabels", "Alone", "Central", "Cosine", "InverseSqrt", "StepDecay"),
+    *ALGORITHMS,
+    *("Privacy", "Constant", "DelayBound", "InverseTime", "Cosine", "InverseSqrt", "StepDecay"),
     *("Drawn", "Network", "Partition", "Partition.place", "Partition.cut", "Placement.of"),
     *("Placement.only", "Placement.held", "Shard", "linear", "mlp", "cnn", "lstm", "resnet18"),
     *("load_dataset", "load_model", "partition", "read_tables", "Task", "Task.of", "Run"),

@@ -64,7 +64,7 @@ def test_a_log_that_cannot_be_is_said_at_once(tmp_path):
 SCRIPT = """
 import os, sys
 from pathlib import Path
-from fedloom.nursery import Started
+from fedloom.runs.processes import Started
 
 print("once", flush=True)
 env = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -7,7 +7,7 @@ never an engine.
 
 from . import verification as _verification  # registers costs and cases
 from .alone import Alone
-from .cases import Cases, Twin, cases
+from .battery_cases import Cases, Twin, cases
 from .central import Central
 from .contract import Algorithm, State, Step
 from .costs import Facts, cost, total

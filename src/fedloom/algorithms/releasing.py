@@ -7,6 +7,7 @@ local work is in protection.py.
 from __future__ import annotations
 
 from abc import abstractmethod
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -25,8 +26,9 @@ class Releasing(Algorithm):
         privacy: Privacy | None
         local_steps: int
 
-    @property
+    @cached_property
     def protection(self) -> Protection:
+        """Made once: engines know work that they saw before by the object it is a method of."""
         return Protection(self.privacy, self.local_steps)
 
     @property

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..algorithms.cases import cases
+from ..algorithms.battery_cases import cases
 from ..algorithms.contract import Algorithm
 from ..core import tree
 from ..core.placed import AtClients, AtHubs, Placed

@@ -23,7 +23,7 @@ from unittest import mock
 import numpy as np
 import torch
 
-from ..algorithms.cases import cases
+from ..algorithms.battery_cases import cases
 from ..algorithms.contract import Algorithm
 from ..algorithms.costs import cost
 from ..core import tree

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..algorithms.cases import cases
+from ..algorithms.battery_cases import cases
 from ..algorithms.contract import Algorithm
 from ..data.partition.arrays import partition
 from ..data.placement import Placement

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..cases import Cases, Twin, cases
+from ..battery_cases import Cases, Twin, cases
 from ..central import FEATURES, HUB_FEATURES, LABELS, Central
 from ..costs import Cost, Facts, cost, total
 from ..step_sizes import InverseSqrt

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..alone import Alone
-from ..cases import Cases, Twin, cases
+from ..battery_cases import Cases, Twin, cases
 from ..central import Central
 from ..costs import Cost, Facts, cost, talking, total, update_bytes
 from ..fedavg import FedAvg, FedProx

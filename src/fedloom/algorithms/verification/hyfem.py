@@ -10,7 +10,7 @@ from ...data.partition.views import small_set
 from ...data.placement import Placement
 from ...models.multiview import multiview
 from ...models.task import Task
-from ..cases import Cases, Twin, cases
+from ..battery_cases import Cases, Twin, cases
 from ..costs import Cost, Facts, cost, total
 from ..hyfem.hyfem import OWN_MODEL, OWN_UPDATE, HyFEMAvg, HyFEMProx
 from ..hyfem.parts import first_maps

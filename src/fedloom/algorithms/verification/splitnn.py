@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..cases import Cases, Twin, cases
+from ..battery_cases import Cases, Twin, cases
 from ..central import Central
 from ..costs import Cost, Facts, Item, cost, talking, total, update_bytes
 from ..splitnn import (

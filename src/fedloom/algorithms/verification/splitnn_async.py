@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..cases import Cases, Twin, cases
+from ..battery_cases import Cases, Twin, cases
 from ..step_sizes import InverseTime
 from ..vafl.splitnn_async import SplitNNAsync
 from ..vafl.vafl import VAFL

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..alone import Alone
-from ..cases import Cases, Twin, cases
+from ..battery_cases import Cases, Twin, cases
 from ..central import Central
 from ..costs import Cost, Facts, cost, talking, total, update_bytes
 from ..protection import SHIELDED

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..cases import Cases, Twin, cases
+from ..battery_cases import Cases, Twin, cases
 from ..costs import Cost, Facts, cost, talking, total, update_bytes
 from ..tdcd import TDCD
 from ..tdcd_private_labels import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..cases import Cases, Twin, cases
+from ..battery_cases import Cases, Twin, cases
 from ..central import Central
 from ..fedbcd import FedBCD
 from ..protection import SHIELDED

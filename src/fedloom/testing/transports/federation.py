@@ -21,7 +21,7 @@ from ...runs.loop import play
 from ...runs.run import Run
 from ...transports.base import Transport
 from ...transports.party import PartyTransport, Rules, Timing
-from ..samples import sample_of
+from ..samples import examples_of, sample_of
 
 RUN = "a" * 64
 QUICK = Timing(beat=0.1, silence=1.0, linger=5.0)
@@ -119,7 +119,7 @@ def take(transport: Transport, me: Party, source: Party, move: int, round: int =
 
 def run_over(transports: Transports, name: str, rounds: int = 2) -> None:
     """A whole run, every party in a thread of its own: states and ledger are the reference's."""
-    algorithm = algorithms[name].examples()[0]
+    algorithm = examples_of(algorithms[name])[0]
     task, rows = sample_of(algorithm)
     right = Run(algorithm, task, rows, engine="reference", precision="float64", seed=3).fit(rounds)
 
@@ -151,7 +151,7 @@ def run_over(transports: Transports, name: str, rounds: int = 2) -> None:
 
 def topology_of(name: str) -> Topology:
     """Of the run that `run_over` makes."""
-    _, rows = sample_of(algorithms[name].examples()[0])
+    _, rows = sample_of(examples_of(algorithms[name])[0])
     return rows.topology
 
 
