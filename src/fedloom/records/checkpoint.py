@@ -74,7 +74,7 @@ def load_checkpoint(path: Path, cure: str = "") -> Checkpoint:
         Recorded.from_json(about["record"]),
         about["clock"],
         about["releases"],
-        tuple(Record.from_json(told) for told in about["records"]),
+        tuple(Record.from_json(record) for record in about["records"]),
         about["wall"],
     )
 
@@ -82,5 +82,5 @@ def load_checkpoint(path: Path, cure: str = "") -> Checkpoint:
 def round_of(path: Path) -> int | None:
     """After how many rounds a checkpoint says that it was saved; none where it is none."""
     about = seal.facts_of(path)
-    found = None if about is None else about.get("round")
-    return found if isinstance(found, int) else None
+    round = None if about is None else about.get("round")
+    return round if isinstance(round, int) else None

@@ -46,8 +46,8 @@ class Checkpoints:
     def older(self) -> dict[int, Path]:
         """Those with a number, whole or not, the last of them first."""
         named = ((NUMBERED.fullmatch(path.name), path) for path in self.folder.glob("checkpoint-*"))
-        found = {int(number[1]): path for number, path in named if number is not None}
-        return dict(sorted(found.items(), reverse=True))
+        numbered = {int(number[1]): path for number, path in named if number is not None}
+        return dict(sorted(numbered.items(), reverse=True))
 
     def latest(self, tell: Callable[[DamagedError], None]) -> Checkpoint | None:
         """The newest that is whole; `tell` hears of those that are not. Where none is, that is an
@@ -55,15 +55,15 @@ class Checkpoints:
         problems = []
         for path in [self.newest] * self.newest.exists() + [*self.older().values()]:
             try:
-                found = load_checkpoint(path)
+                checkpoint = load_checkpoint(path)
             except DamagedError as damage:
                 problems.append(damage)
                 continue
             self._spoilt = path != self.newest
-            self._round = found.round
+            self._round = checkpoint.round
             for problem in problems:
                 tell(problem)
-            return found
+            return checkpoint
         if problems:
             raise DamagedError(f"{problems[0]}, and no earlier checkpoint is whole: {CURE}")
         return None
@@ -81,8 +81,8 @@ class Checkpoints:
     def forget(self, newest: int) -> None:
         """Those that are too old, or of rounds that are to come again."""
         older = self.older()
-        kept = [round for round in older if round < newest][: self.keep - 1]
-        for round in older.keys() - set(kept):
+        wanted = [round for round in older if round < newest][: self.keep - 1]
+        for round in older.keys() - set(wanted):
             older[round].unlink(missing_ok=True)
 
     def back_to(self, round: int) -> None:

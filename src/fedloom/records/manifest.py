@@ -57,7 +57,7 @@ class Manifest:
             "partition": "partition.json" if data.cut is not None else None,
             "seed": file.engine.seed,
             "versions": {"python": platform.python_version()}
-            | {name: found for name in PACKAGES if (found := version_of(name))},
+            | {name: number for name in PACKAGES if (number := version_of(name))},
             "commit": commit(),
             "machine": machine(file.engine.device),
         }
@@ -84,12 +84,12 @@ class Manifest:
 
 
 def machine(device: str) -> dict[str, Any]:
-    found = {"system": platform.platform(), "cores": os.cpu_count(), "device": device}
+    facts = {"system": platform.platform(), "cores": os.cpu_count(), "device": device}
     if device.startswith("cuda"):
         import torch
 
-        found["gpu"] = torch.cuda.get_device_name(device)
-    return found
+        facts["gpu"] = torch.cuda.get_device_name(device)
+    return facts
 
 
 def _now() -> str:
@@ -106,7 +106,7 @@ def version_of(package: str) -> str | None:
 def commit() -> str | None:
     """The commit of the code that runs, where it is a checkout."""
     try:
-        found = subprocess.run(
+        answer = subprocess.run(
             ["git", "describe", "--always", "--dirty", "--abbrev=12"],
             cwd=Path(__file__).parent,
             capture_output=True,
@@ -115,4 +115,4 @@ def commit() -> str | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return found.stdout.strip() if found.returncode == 0 else None
+    return answer.stdout.strip() if answer.returncode == 0 else None

@@ -78,10 +78,10 @@ class Scored:
         from sklearn.metrics import precision_recall_fscore_support
 
         average = "binary" if self.goal == "binary" else "macro"
-        found = precision_recall_fscore_support(
+        scores = precision_recall_fscore_support(
             self.labels, self.predicted, average=average, zero_division=0
         )
-        return float(found[0]), float(found[1]), float(found[2])
+        return float(scores[0]), float(scores[1]), float(scores[2])
 
 
 def _as_labels(goal: Goal, y: Array) -> Array:
@@ -103,8 +103,8 @@ class Metric:
 
     def __post_init__(self) -> None:
         if not self.goals or not set(self.goals) <= set(NAMES):
-            told = ", ".join(NAMES)
-            raise SettingError(f"metric {self.name}: name its goals ({told}), not {self.goals}")
+            known = ", ".join(NAMES)
+            raise SettingError(f"metric {self.name}: name its goals ({known}), not {self.goals}")
 
     @property
     def about(self) -> str:
@@ -115,8 +115,8 @@ class Metric:
             value = self.compute(rows)
             return float(value) if value is not None and math.isfinite(value) else None
         except Exception as problem:  # anybody's function
-            told = f"{type(problem).__name__}: {problem}"
-            raise SettingError(f"the metric {self.name} failed ({told})") from problem
+            why = f"{type(problem).__name__}: {problem}"
+            raise SettingError(f"the metric {self.name} failed ({why})") from problem
 
 
 def metric(
@@ -136,8 +136,8 @@ def check_metrics(names: Collection[str], goal: Goal | None) -> None:
     for name in names:
         goals = registered[name].goals
         if goal not in goals:
-            told = "a loss of your own" if goal is None else f"the goal {goal}"
-            raise SettingError(f"metric {name} is for {' and '.join(goals)}, not for {told}")
+            what = "a loss of your own" if goal is None else f"the goal {goal}"
+            raise SettingError(f"metric {name} is for {' and '.join(goals)}, not for {what}")
 
 
 def metrics(goal: Goal, scores: Tensor, labels: Tensor, more: Collection[str] = ()) -> Metrics:
@@ -145,8 +145,10 @@ def metrics(goal: Goal, scores: Tensor, labels: Tensor, more: Collection[str] = 
     if not len(labels):
         return {}
     rows = Scored.of(goal, scores, labels)
-    found = [registered[name] for name in dict.fromkeys((*NAMES[goal], *more))]
-    return {one.name: one(rows) for one in found if rows.scores.shape[1] >= one.outputs}
+    wanted = [registered[name] for name in dict.fromkeys((*NAMES[goal], *more))]
+    return {
+        metric.name: metric(rows) for metric in wanted if rows.scores.shape[1] >= metric.outputs
+    }
 
 
 def smaller_is_better(name: str) -> bool:
@@ -206,8 +208,8 @@ def auprc(rows: Scored) -> float | None:
 def _mean(score: Callable[..., float], rows: Scored) -> float | None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = [score(y, z) for y, z in rows.by_class]
-    return float(np.mean(found)) if found else None
+        values = [score(y, z) for y, z in rows.by_class]
+    return float(np.mean(values)) if values else None
 
 
 @metric("r2", "number")

@@ -38,15 +38,15 @@ class Record:
     privacy: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        told = asdict(self)
+        fields = asdict(self)
         for name in ("by_silo", "notes", "privacy"):
-            if told[name] is None:
-                del told[name]
-        return told
+            if fields[name] is None:
+                del fields[name]
+        return fields
 
     @staticmethod
-    def from_json(told: Mapping[str, Any]) -> Record:
-        return Record(**told)
+    def from_json(fields: Mapping[str, Any]) -> Record:
+        return Record(**fields)
 
 
 GREW = "the training loss grew; a smaller lr or fewer local_steps are the usual cure"

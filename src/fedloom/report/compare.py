@@ -38,9 +38,9 @@ class Group:
     @property
     def records(self) -> list[list[dict[str, Any]]]:
         """Of every run, only the rounds that all of them recorded."""
-        each = [run.records.get(run.main) or [] for run in self.runs]
-        common = set.intersection(*({record["round"] for record in run} for run in each))
-        return [[record for record in run if record["round"] in common] for run in each]
+        records = [run.records.get(run.main) or [] for run in self.runs]
+        common = set.intersection(*({record["round"] for record in run} for run in records))
+        return [[record for record in run if record["round"] in common] for run in records]
 
 
 def compare(
@@ -135,11 +135,11 @@ def grouped(runs: Sequence[RunFolder]) -> list[Group]:
 def _distinct(groups: list[Group]) -> list[Group]:
     """Where labels are alike, the folder's path is added."""
     count = Counter(group.label for group in groups)
-    found = []
+    distinct = []
     for group in groups:
         tail = f" ({group.runs[0].path.as_posix()})" if count[group.label] > 1 else ""
-        found.append(replace(group, label=group.label + tail, short=group.short + tail))
-    return found
+        distinct.append(replace(group, label=group.label + tail, short=group.short + tail))
+    return distinct
 
 
 def seed(run: RunFolder) -> Any:
@@ -216,7 +216,7 @@ def _row(group: Group, metric: str) -> dict[str, Any]:
     """Numbers of the last round that all runs of a group recorded, as their mean."""
     lasts = [records[-1] for records in group.records if records]
     finals = _defined(lasts, metric)
-    bests = [found for records in group.records if (found := words.best(records, metric))]
+    bests = [best for records in group.records if (best := words.best(records, metric))]
     return {
         "label": group.label,
         "runs": len(group.runs),

@@ -64,8 +64,8 @@ def curve(records: Sequence[Mapping[str, Any]], metric: str, axis: Axis) -> Curv
             silos = words.silo_values(record, metric) or [y]
             points.append((x, y, min(silos), max(silos)))
     xs, ys, low, high = ([point[i] for point in points] for i in range(4))
-    found = Curve(xs, ys, low, high)
-    return found._replace(note="mean; band: worst to best silo") if found.banded else found
+    made = Curve(xs, ys, low, high)
+    return made._replace(note="mean; band: worst to best silo") if made.banded else made
 
 
 def curves(runs: Mapping[str, Sequence[Mapping[str, Any]]], metric: str, axis: Axis) -> Figure:
@@ -77,15 +77,15 @@ def curves(runs: Mapping[str, Sequence[Mapping[str, Any]]], metric: str, axis: A
     )
 
 
-def drawn(found: Mapping[str, Curve], metric: str, axis: Axis, narrow: bool = False) -> Figure:
+def drawn(curves: Mapping[str, Curve], metric: str, axis: Axis, narrow: bool = False) -> Figure:
     """One figure, the legend to its right (or above), in the order in which the curves end."""
     width = ABOVE if narrow else LABEL
-    labels = [_label(name, c, metric, width) for name, c in found.items() if c.x]
+    labels = [_label(name, c, metric, width) for name, c in curves.items() if c.x]
     lines = 0.3 + 0.17 * sum(label.count("\n") + 1.4 for label in labels)
     figure = style.figure(style.width(narrow), 3.2 + lines if narrow else max(4.6, lines))
     axes = figure.subplots()
-    if draw(axes, found, metric, axis):
-        legend(figure, found, metric, narrow)
+    if draw(axes, curves, metric, axis):
+        legend(figure, curves, metric, narrow)
     return figure
 
 
@@ -102,9 +102,9 @@ def panels(
     grid = figure.subplots(rows, columns, squeeze=False).flatten()
     shared: dict[str, Curve] = {name: Curve([], [], [], []) for name in runs}
     for axes, (metric, axis) in zip(grid, which, strict=False):
-        found = {name: curve(records, metric, axis) for name, records in runs.items()}
-        draw(axes, found, metric, axis)
-        shared.update((name, c) for name, c in found.items() if c.x and not shared[name].note)
+        curves = {name: curve(records, metric, axis) for name, records in runs.items()}
+        draw(axes, curves, metric, axis)
+        shared.update((name, c) for name, c in curves.items() if c.x and not shared[name].note)
     for axes in grid[len(which) :]:
         axes.set_axis_off()
     same = {metric for metric, _ in which}
@@ -122,49 +122,49 @@ def close_up(
 ) -> Figure | None:
     """The second half of the rounds, enlarged, without curves with a band, which would need too
     much room; None where there is not enough to enlarge."""
-    found, left_out = {}, banded(runs, metric)
+    curves, left_out = {}, banded(runs, metric)
     for name, records in runs.items():
         last = records[-1]["round"] if records else 0
         late = [record for record in records if 2 * record["round"] >= last]
-        found[name] = curve([] if name in left_out else late, metric, "round")
-    starts = [c.x[0] for c in found.values() if len(c.x) > 2]
+        curves[name] = curve([] if name in left_out else late, metric, "round")
+    starts = [c.x[0] for c in curves.values() if len(c.x) > 2]
     if not starts:
         return None
-    figure = style.figure(style.width(narrow), 3.2 + 0.25 * len(found) if narrow else 3.4)
+    figure = style.figure(style.width(narrow), 3.2 + 0.25 * len(curves) if narrow else 3.4)
     axes = figure.subplots()
-    draw(axes, found, metric, "round")
+    draw(axes, curves, metric, "round")
     axes.set_xlim(left=min(starts) - 0.02 * (axes.get_xlim()[1] - min(starts)))
-    legend(figure, found, metric, narrow)
+    legend(figure, curves, metric, narrow)
     return figure
 
 
-def draw(axes: Any, found: Mapping[str, Curve], metric: str, axis: Axis) -> bool:
+def draw(axes: Any, curves: Mapping[str, Curve], metric: str, axis: Axis) -> bool:
     """Draw curves on one matplotlib axes; False where there was nothing to draw."""
     style.tidy(axes)
-    if not any(c.x for c in found.values()):
+    if not any(c.x for c in curves.values()):
         style.empty(axes, f"{words.full_name(metric)} against\n{AXES[axis]}: not recorded")
         return False
     factor = 100 if metric in words.IN_PERCENT else 1
-    unit = _x_scale(axes, found, axis)
-    for index, c in enumerate(found.values()):
-        look = style.line(index)
+    unit = _x_scale(axes, curves, axis)
+    for index, c in enumerate(curves.values()):
+        line = style.line(index)
         if axes.get_xscale() == "log":
             c = c.beyond_zero()
         x = [value / unit for value in c.x]
         axes.plot(
-            x, [factor * value for value in c.y], **_line(look), markevery=_marks(len(x), index)
+            x, [factor * value for value in c.y], **_line(line), markevery=_marks(len(x), index)
         )
         if c.banded:
             low, high = ([factor * value for value in side] for side in (c.low, c.high))
-            axes.fill_between(x, low, high, color=look.color, alpha=0.15, linewidth=0)
+            axes.fill_between(x, low, high, color=line.color, alpha=0.15, linewidth=0)
     if axes.get_xscale() == "linear":
         end = axes.dataLim.x1 or 1
         axes.set_xlim(-0.02 * end, 1.03 * end)
-    _y_scale(axes, found, metric)
+    _y_scale(axes, curves, metric)
     return True
 
 
-def _x_scale(axes: Any, found: Mapping[str, Curve], axis: Axis) -> float:
+def _x_scale(axes: Any, curves: Mapping[str, Curve], axis: Axis) -> float:
     """Label the x axis; returns what its values are divided by. Bytes that differ by far are drawn
     on a logarithmic scale."""
     from matplotlib.ticker import MaxNLocator
@@ -174,12 +174,12 @@ def _x_scale(axes: Any, found: Mapping[str, Curve], axis: Axis) -> float:
         if axis != "time":
             axes.xaxis.set_major_locator(MaxNLocator(7, integer=True, steps=[1, 2, 5, 10]))
         return 1.0
-    ends = [c.x[-1] for c in found.values() if c.x and c.x[-1] > 0]
+    ends = [c.x[-1] for c in curves.values() if c.x and c.x[-1] > 0]
     power = words.size_power(max(ends, default=0.0))
     wide = bool(ends) and max(ends) > 20 * min(ends)
     scale = ", logarithmic" if wide else ""
     label = f"{AXES[axis]}, {words.size_unit(power)}{scale}"
-    silent = [name for name, c in found.items() if c.x and not c.x[-1]]
+    silent = [name for name, c in curves.items() if c.x and not c.x[-1]]
     if silent and ends:
         names = style.plain(", ".join(silent))
         label = "\n".join([label, *textwrap.wrap(f"sent nothing: {names}", 50)])
@@ -190,9 +190,9 @@ def _x_scale(axes: Any, found: Mapping[str, Curve], axis: Axis) -> float:
     return 1000.0**power
 
 
-def _y_scale(axes: Any, found: Mapping[str, Curve], metric: str) -> None:
+def _y_scale(axes: Any, curves: Mapping[str, Curve], metric: str) -> None:
     label = words.full_name(metric) + (", %" if metric in words.IN_PERCENT else "")
-    values = [value for c in found.values() for value in (*c.low, *c.high)]
+    values = [value for c in curves.values() for value in (*c.low, *c.high)]
     if metric == "r2" and min(values) < LOWEST_R2:
         axes.set_ylim(LOWEST_R2, max(max(values), 0.0) + 0.05)
         label += f" (from {LOWEST_R2:g} up)"
@@ -203,8 +203,8 @@ def _y_scale(axes: Any, found: Mapping[str, Curve], metric: str) -> None:
     axes.set_ylabel(label, fontsize=style.TEXT)
 
 
-def _line(look: style.Line) -> dict[str, Any]:
-    return {**look._asdict(), "linewidth": 1.8, "markersize": 5, "markerfacecolor": "white"}
+def _line(line: style.Line) -> dict[str, Any]:
+    return {**line._asdict(), "linewidth": 1.8, "markersize": 5, "markerfacecolor": "white"}
 
 
 def _marks(points: int, index: int) -> tuple[int, int]:
@@ -215,7 +215,7 @@ def _marks(points: int, index: int) -> tuple[int, int]:
 
 def legend(
     figure: Figure,
-    found: Mapping[str, Curve],
+    curves: Mapping[str, Curve],
     metric: str | None,
     above: bool = False,
     columns: int = 1,
@@ -224,13 +224,13 @@ def legend(
     highest first."""
     from matplotlib.lines import Line2D
 
-    looks = {name: style.line(index) for index, name in enumerate(found)}
-    names = [name for name, c in found.items() if c.x]
+    lines = {name: style.line(index) for index, name in enumerate(curves)}
+    names = [name for name, c in curves.items() if c.x]
     if metric is not None:
-        names.sort(key=lambda name: -found[name].y[-1])
+        names.sort(key=lambda name: -curves[name].y[-1])
     figure.legend(
-        [Line2D([], [], **_line(looks[name])) for name in names],
-        [_label(name, found[name], metric, ABOVE if above else LABEL) for name in names],
+        [Line2D([], [], **_line(lines[name])) for name in names],
+        [_label(name, curves[name], metric, ABOVE if above else LABEL) for name in names],
         loc="outside upper left" if above else "outside right upper",
         ncols=columns,
         frameon=False,

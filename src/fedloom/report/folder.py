@@ -52,28 +52,28 @@ class RunFolder:
 
     def without(self, part: str) -> RunFolder:
         """The same, but for a part that says what another one says."""
-        records = {name: found for name, found in self.records.items() if name != part}
-        ledgers = {name: found for name, found in self.ledgers.items() if name != part}
-        problems = [one for one in self.problems if not one.startswith(f"{part}: ")]
+        records = {name: values for name, values in self.records.items() if name != part}
+        ledgers = {name: values for name, values in self.ledgers.items() if name != part}
+        problems = [problem for problem in self.problems if not problem.startswith(f"{part}: ")]
         return replace(self, records=records, ledgers=ledgers, problems=tuple(problems))
 
     @property
     def lone(self) -> str | None:
         """The silo that can train alone, where there is only one: the one with labels."""
         silos = self.data.get("silos") or {}
-        labelled = [silo for silo, held in silos.items() if held.get("labels")]
+        labelled = [silo for silo, holding in silos.items() if holding.get("labels")]
         return labelled[0] if len(labelled) == 1 else None
 
     @property
     def metrics(self) -> list[str]:
         """Test metrics that any part recorded, the headline first; [] without test rows."""
-        found: dict[str, None] = {}
+        names: dict[str, None] = {}
         for records in self.records.values():
             for record in records:
-                found.update(dict.fromkeys(record["metrics"]))
+                names.update(dict.fromkeys(record["metrics"]))
         own = self.data.get("goal")
         first = next((metric for goal, metric in HEADLINE.items() if goal == own), "")
-        return sorted(found, key=lambda name: name != first)
+        return sorted(names, key=lambda name: name != first)
 
     @property
     def headline(self) -> str:

@@ -61,12 +61,16 @@ def holdings(summary: Mapping[str, Any], path: Path | None = None, narrow: bool 
         layout=ConstrainedLayoutEngine(h_pad=0.08, w_pad=0.08),
     )
     panels = figure.subplots(down, across, squeeze=False, height_ratios=heights).flatten()
-    for panel, (silo, held) in zip(panels, silos.items(), strict=False):
-        _panel(panel, silo, held, colours if classes == [] or _has_classes(held) else [UNKNOWN])
+    for panel, (silo, holding) in zip(panels, silos.items(), strict=False):
+        _panel(
+            panel, silo, holding, colours if classes == [] or _has_classes(holding) else [UNKNOWN]
+        )
     for panel in panels[len(silos) :]:
         panel.set_axis_off()
     bars = [
-        p for p, held in zip(panels, silos.values(), strict=False) if len(held["clients"]) <= BARS
+        p
+        for p, holding in zip(panels, silos.values(), strict=False)
+        if len(holding["clients"]) <= BARS
     ]
     widest = max((panel.get_xlim()[1] for panel in bars), default=1.0)
     for panel in bars:  # the same length is the same number of rows in every silo
@@ -83,7 +87,7 @@ def holdings(summary: Mapping[str, Any], path: Path | None = None, narrow: bool 
 
 def _classes(summary: Mapping[str, Any]) -> list[str]:
     """Names of classes; none where the goal is a number."""
-    counts = [held["classes"] for held in summary["silos"].values() if _has_classes(held)]
+    counts = [holding["classes"] for holding in summary["silos"].values() if _has_classes(holding)]
     if not counts:
         return []
     count = len(next(iter(counts[0].values())))
@@ -91,9 +95,9 @@ def _classes(summary: Mapping[str, Any]) -> list[str]:
     return [str(named[k]) if k < len(named) else str(k) for k in range(count)]
 
 
-def _has_classes(held: Mapping[str, Any]) -> bool:
+def _has_classes(holding: Mapping[str, Any]) -> bool:
     """Whether a silo knows the classes of its rows."""
-    return bool(held["labels"] and held["classes"])
+    return bool(holding["labels"] and holding["classes"])
 
 
 def _colours(count: int) -> list[Any]:
@@ -105,21 +109,21 @@ def _colours(count: int) -> list[Any]:
     return list(colormaps["viridis"](np.linspace(0, 1, count)))
 
 
-def _height(held: Mapping[str, Any]) -> float:
-    clients = len(held["clients"])
+def _height(holding: Mapping[str, Any]) -> float:
+    clients = len(holding["clients"])
     return 1.0 + (0.19 * max(3, clients) if clients <= BARS else 1.9)
 
 
-def _panel(panel: Axes, silo: str, held: Mapping[str, Any], colours: Sequence[Any]) -> None:
-    names = list(held["clients"])
-    train = np.array([held["clients"][name][0] for name in names], dtype=float)
-    test = np.array([held["clients"][name][1] for name in names], dtype=float)
+def _panel(panel: Axes, silo: str, holding: Mapping[str, Any], colours: Sequence[Any]) -> None:
+    names = list(holding["clients"])
+    train = np.array([holding["clients"][name][0] for name in names], dtype=float)
+    test = np.array([holding["clients"][name][1] for name in names], dtype=float)
     by_class = (
-        np.array([held["classes"][name] for name in names], dtype=float).T
-        if _has_classes(held)
+        np.array([holding["classes"][name] for name in names], dtype=float).T
+        if _has_classes(holding)
         else train[None]
     )
-    panel.set_title(_told(silo, held), fontsize=SMALL, loc="left")
+    panel.set_title(_told(silo, holding), fontsize=SMALL, loc="left")
     panel.tick_params(labelsize=SMALL)
     panel.spines[["top", "right"]].set_visible(False)
     if len(names) <= BARS:
@@ -180,11 +184,11 @@ def _few(ticks: int) -> Any:
     return MaxNLocator(ticks, integer=True)
 
 
-def _told(silo: str, held: Mapping[str, Any]) -> str:
+def _told(silo: str, holding: Mapping[str, Any]) -> str:
     """Over a panel: the silo, its clients, its features."""
-    clients, shape, columns = len(held["clients"]), held["shape"], list(held["columns"])
+    clients, shape, columns = len(holding["clients"]), holding["shape"], list(holding["columns"])
     who = f"{clients:,} client{'s' if clients > 1 else ''}"
-    labels = "" if held["labels"] else ", no labels"
+    labels = "" if holding["labels"] else ", no labels"
     size = " x ".join(map(str, shape))
     what = f"{size} column{'s' if shape != [1] else ''}" if len(shape) == 1 else f"features {size}"
     return f"{_short(silo, 22)}: {who}{labels}\n{what}\n{_listed(columns)}".rstrip()

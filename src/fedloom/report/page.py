@@ -57,7 +57,7 @@ def figures(run: RunFolder, folder: Path) -> dict[str, Image]:
         draw["parts"] = partial(
             bill.bills, {words.part_name(run, p): v for p, v in run.ledgers.items()}
         )
-    drawn = {name: style.save(one, folder / f"{name}.png") for name, one in draw.items()}
+    drawn = {name: style.save(figure, folder / f"{name}.png") for name, figure in draw.items()}
     return {name: image for name, image in drawn.items() if image is not None}
 
 
@@ -98,7 +98,7 @@ def captions(run: RunFolder) -> dict[str, str]:
     """What depends on the run in what stands under its figures."""
     named = {words.part_name(run, part): records for part, records in run.records.items()}
     left_out = ", ".join(banded(named, run.headline))
-    alone = any(len(record["by_silo"]) > 1 for one in named.values() for record in one)
+    alone = any(len(record["by_silo"]) > 1 for part in named.values() for record in part)
     return {
         "end": f", without the curve with a band ({left_out})" if left_out else "",
         "loss": "; where silos train alone, the mean over silos" if alone else "",
@@ -127,10 +127,10 @@ def delays(run: RunFolder) -> list[int]:
 def privacy(run: RunFolder) -> list[str]:
     """What was spent of a privacy budget, and what any promise rests on."""
     records = run.records.get(run.main) or []
-    told = records[-1].get("privacy") if records else None
-    if told is None:
+    spent = records[-1].get("privacy") if records else None
+    if spent is None:
         return []
-    return [in_words(told), *(ASSUMED if told["guarantee"] else ())]
+    return [in_words(spent), *(ASSUMED if spent["guarantee"] else ())]
 
 
 def finals(run: RunFolder) -> list[dict[str, str]]:
@@ -160,8 +160,8 @@ def finals(run: RunFolder) -> list[dict[str, str]]:
 
 
 def _amount(value: Any) -> str:
-    found = words.number(value)
-    return words.DASH if found is None else f"{found:,.1f}" if found < 100 else f"{found:,.0f}"
+    amount = words.number(value)
+    return words.DASH if amount is None else f"{amount:,.1f}" if amount < 100 else f"{amount:,.0f}"
 
 
 def values(run: RunFolder) -> list[tuple[str, bool, list[str]]]:
@@ -174,8 +174,8 @@ def values(run: RunFolder) -> list[tuple[str, bool, list[str]]]:
         shown = [words.show(metric, words.value_of(last, metric)) for metric in run.metrics]
         silos = last["by_silo"] if len(last["by_silo"]) > 1 else {}
         rows.append((words.part_name(run, part) + (" (mean)" if silos else ""), False, shown))
-        for silo, found in silos.items():
-            own = [words.show(m, words.number(found.get(m))) for m in run.metrics]
+        for silo, silo_values in silos.items():
+            own = [words.show(m, words.number(silo_values.get(m))) for m in run.metrics]
             rows.append((silo, True, own))
     return rows
 
@@ -183,9 +183,9 @@ def values(run: RunFolder) -> list[tuple[str, bool, list[str]]]:
 def silos(data: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Who holds what, silo by silo, in words."""
     rows = []
-    for silo, held in (data.get("silos") or {}).items():
-        counts = [pair[0] for pair in held["clients"].values()]
-        shape, columns = held.get("shape") or [], held.get("columns") or []
+    for silo, holding in (data.get("silos") or {}).items():
+        counts = [pair[0] for pair in holding["clients"].values()]
+        shape, columns = holding.get("shape") or [], holding.get("columns") or []
         rows.append(
             {
                 "silo": silo,
@@ -193,7 +193,7 @@ def silos(data: Mapping[str, Any]) -> list[dict[str, Any]]:
                 "rows": _range(counts),
                 "features": f" {words.TIMES} ".join(map(str, shape)) or "1",
                 "columns": ", ".join(map(str, columns)),
-                "labels": "yes" if held.get("labels") else "no",
+                "labels": "yes" if holding.get("labels") else "no",
             }
         )
     return rows
@@ -206,13 +206,13 @@ def _range(counts: Sequence[int]) -> str:
 
 def _bill(ledger: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Tier by tier: lines and their sum."""
-    found, sums = bill.items(ledger), bill.by_tier(ledger)
+    items, sums = bill.items(ledger), bill.by_tier(ledger)
     return [
         {
             "tier": name,
             "lines": [
                 {**i._asdict(), "messages": f"{i.messages:,}", "bytes": words.size(i.bytes)}
-                for i in found
+                for i in items
                 if i.tier == tier
             ],
             "messages": f"{sums[tier][0]:,}",

@@ -104,6 +104,8 @@ def save(draw: Callable[[bool], Figure | None], path: Path) -> Image | None:
     contents = [png(wide), png(narrow, SMALLER)]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(contents[0])
-    uris = ["data:image/png;base64," + base64.b64encode(one).decode("ascii") for one in contents]
-    sizes = [round(100 * one.get_figwidth()) for one in (wide, narrow)]
+    uris = [
+        "data:image/png;base64," + base64.b64encode(content).decode("ascii") for content in contents
+    ]
+    sizes = [round(100 * content.get_figwidth()) for content in (wide, narrow)]
     return Image(uris[0], uris[1], (sizes[0], sizes[1]))

@@ -115,26 +115,26 @@ def size_unit(power: int) -> str:
 
 def value_of(record: Record, metric: str) -> float | None:
     """A record's value of a metric, or of the training loss."""
-    held = record if metric == "train_loss" else record.get("metrics") or {}
-    return number(held.get(metric))
+    values = record if metric == "train_loss" else record.get("metrics") or {}
+    return number(values.get(metric))
 
 
 def silo_values(record: Record, metric: str) -> list[float]:
     """What the silos reach one by one, where they train alone."""
     silos = (record.get("by_silo") or {}).values()
-    found = [number(silo.get(metric)) for silo in silos]
-    return [value for value in found if value is not None]
+    known = [number(silo.get(metric)) for silo in silos]
+    return [value for value in known if value is not None]
 
 
 def best(records: Sequence[Record], metric: str) -> tuple[float, int] | None:
     """The best value of a metric, and its round."""
     sign = 1 if smaller_is_better(metric) else -1
-    found = [
+    values = [
         (sign * value, int(record["round"]))
         for record in records
         if (value := value_of(record, metric)) is not None
     ]
-    return (sign * min(found)[0], min(found)[1]) if found else None
+    return (sign * min(values)[0], min(values)[1]) if values else None
 
 
 def spread(metric: str, values: Sequence[float]) -> str:
@@ -170,10 +170,10 @@ def status(run: RunFolder) -> str:
 
 def verdict(run: RunFolder) -> str:
     """What came of it, in words computed from the numbers."""
-    metric, mine = run.headline, run.records.get(run.main) or []
-    if not mine:
+    metric, records = run.headline, run.records.get(run.main) or []
+    if not records:
         return "Nothing is recorded yet."
-    last = mine[-1]
+    last = records[-1]
     subject = OTHERS.get(run.main) or part_name(run, run.main)
     start = f"After {rounds(last['round'])} {subject} {_reaches(metric, last)}"
     others = [
@@ -212,15 +212,15 @@ def _other(phrase: str, record: Record, metric: str, after: int) -> str:
 
 def _worth(run: RunFolder) -> str:
     """What the exchange between silos brought, against scores combined without it."""
-    metric, mine = run.headline, run.records[run.main][-1]
+    metric, last = run.headline, run.records[run.main][-1]
     records = run.records.get("no-exchange") or (run.lone and run.records.get("alone"))
-    if not records or run.main in PARTS or records[-1]["round"] != mine["round"]:
+    if not records or run.main in PARTS or records[-1]["round"] != last["round"]:
         return ""
-    here, there = value_of(mine, metric), value_of(records[-1], metric)
-    if here is None or there is None or smaller_is_better(metric):
+    own, other = value_of(last, metric), value_of(records[-1], metric)
+    if own is None or other is None or smaller_is_better(metric):
         return ""
-    more = sum(mine["bytes"].values()) - sum(records[-1]["bytes"].values())
-    gain, cost = round(here - there, 3), size(max(0, more))
+    more = sum(last["bytes"].values()) - sum(records[-1]["bytes"].values())
+    gain, cost = round(own - other, 3), size(max(0, more))
     if gain <= 0:
         return f" The exchange between silos ({cost} more to send) did not help here."
     amount = f"{100 * gain:.1f} percentage points" if metric in IN_PERCENT else f"{gain:.3f}"

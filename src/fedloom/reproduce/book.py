@@ -42,17 +42,17 @@ This page is made from stored results by `python -m fedloom.reproduce.book`.
 
 def page() -> str:
     """The whole book."""
-    found = list(_stored())
+    results = list(_stored())
     lines = [HEAD, "| | | verdicts | with `--full` |", "|---|---|---|---|"]
     for name in names():
-        mine = {r["full"]: in_short(r) for r in found if r["name"] == name}
-        word = f"[`{name}`](#{name})" if mine else f"`{name}`"
-        cells = (mine.get(False, "not run"), mine.get(True, "not run"))
+        by_size = {r["full"]: in_short(r) for r in results if r["name"] == name}
+        word = f"[`{name}`](#{name})" if by_size else f"`{name}`"
+        cells = (by_size.get(False, "not run"), by_size.get(True, "not run"))
         lines.append(f"| {word} | {Experiment.read(name).title} | {' | '.join(cells)} |")
     for name in names():
-        mine_all = [r for r in found if r["name"] == name]
-        if mine_all:
-            lines += ["", f"## {name}", "", *_chapter(name, mine_all)]
+        own_results = [r for r in results if r["name"] == name]
+        if own_results:
+            lines += ["", f"## {name}", "", *_chapter(name, own_results)]
     return "\n".join(lines) + "\n"
 
 
@@ -64,22 +64,22 @@ def _stored() -> Iterator[Result]:
 
 
 def _chapter(name: str, results: list[Result]) -> Iterator[str]:
-    told = Experiment.read(name).told
-    yield f"**{Experiment.read(name).title}.** The paper: {told['claim']}"
-    if "stand_in" in told:
-        yield f"\nData: {told['stand_in']}"
+    description = Experiment.read(name).told
+    yield f"**{Experiment.read(name).title}.** The paper: {description['claim']}"
+    if "stand_in" in description:
+        yield f"\nData: {description['stand_in']}"
     for result in results:
         yield from _result(Experiment.read(name, result["full"]), result)
 
 
 def _result(experiment: Experiment, result: Result) -> Iterator[str]:
-    told = how(experiment)
-    told = told[0].upper() + told[1:]
+    text = how(experiment)
+    text = text[0].upper() + text[1:]
     if result["iterations"]:
-        told += f"; {result['iterations']:,} iterations"
+        text += f"; {result['iterations']:,} iterations"
     for axis, place in result["only"].items():
-        told += f"; only {axis} = {place}"
-    yield f"\n{told}. Seeds: {result['seeds']}. {result['device']}, {told_time(result['seconds'])}."
+        text += f"; only {axis} = {place}"
+    yield f"\n{text}. Seeds: {result['seeds']}. {result['device']}, {told_time(result['seconds'])}."
     if not result["finished"]:
         yield "**Not finished**: what follows is how far the runs were."
     if result["full"] and result["rows_per_second"]:
@@ -107,18 +107,20 @@ def _search(experiment: Experiment, result: Result) -> Iterator[str]:
         return
     paper = experiment.told["search"].get("paper", "not said")
     yield f"\nTraining loss in the search for a step size (the paper's: {paper}); picked in bold:\n"
-    values = list(dict.fromkeys(one["value"] for one in result["search"]))
+    values = list(dict.fromkeys(trial["value"] for trial in result["search"]))
     yield f"| | {' | '.join(f'{value:g}' for value in values)} |"
     yield f"|---{'|---' * len(values)}|"
-    for name in dict.fromkeys(one["setting"] for one in result["search"]):
-        mine = {one["value"]: one for one in result["search"] if one["setting"] == name}
-        cells = [_number(mine[v]["train_loss"]) or "diverged" for v in values]
-        bold = [f"**{c}**" if mine[v]["picked"] else c for c, v in zip(cells, values, strict=True)]
+    for name in dict.fromkeys(trial["setting"] for trial in result["search"]):
+        trials = {trial["value"]: trial for trial in result["search"] if trial["setting"] == name}
+        cells = [_number(trials[v]["train_loss"]) or "diverged" for v in values]
+        bold = [
+            f"**{c}**" if trials[v]["picked"] else c for c, v in zip(cells, values, strict=True)
+        ]
         yield f"| {name} | {' | '.join(bold)} |"
 
 
-def _pairs(told: dict[str, Any]) -> str:
-    return ", ".join(f"{name}: {value:,}" for name, value in told.items())
+def _pairs(values: dict[str, Any]) -> str:
+    return ", ".join(f"{name}: {value:,}" for name, value in values.items())
 
 
 def _number(value: float | None) -> str:
@@ -130,14 +132,14 @@ def take(root: Path) -> dict[str, str]:
     it was stored, or why not."""
     STORED.mkdir(exist_ok=True)
     (DOCS / "results").mkdir(exist_ok=True)
-    found = {}
+    taken = {}
     for path in sorted(root.glob("*/result.json")):
         result = json.loads(path.read_text(encoding="utf-8"))
         try:
-            found[path.parent.name] = _not_better(result) or _take(result, path)
+            taken[path.parent.name] = _not_better(result) or _take(result, path)
         except ExistsError:
-            found[path.parent.name] = "of another description"
-    return found
+            taken[path.parent.name] = "of another description"
+    return taken
 
 
 def _not_better(result: Result) -> str:
@@ -165,9 +167,9 @@ def _take(result: Result, path: Path) -> str:
     check([*conduct.searched, *conduct.ones])
     lines, drawn = conduct.lines(), DOCS / "results" / f"{called}.png"
     if len(lines) == len(experiment.settings):
-        kept = {key: result[key] for key in ("device", "created", "commit")}
+        facts = {key: result[key] for key in ("device", "created", "commit")}
         write_json(
-            STORED / f"{called}.json", judged(conduct, lines, result["finished"]) | kept, SHARED
+            STORED / f"{called}.json", judged(conduct, lines, result["finished"]) | facts, SHARED
         )
         figure(experiment, lines, drawn)
     else:

@@ -54,10 +54,10 @@ class One:
 
     def check(self) -> None:
         """The folder must hold this very run, perhaps on another device."""
-        asked = self.file.to_dict()
+        wanted = self.file.to_dict()
         begun = RunFile.read(self.folder / "run.toml").to_dict()
-        asked["engine"]["device"] = begun["engine"]["device"]
-        if asked != begun:
+        wanted["engine"]["device"] = begun["engine"]["device"]
+        if wanted != begun:
             raise ExistsError(f"{self.folder} holds another run: name another folder (--out)")
 
     @property
@@ -116,15 +116,15 @@ class Conduct:
     @cached_property
     def searched(self) -> list[One]:
         """The runs of the grid search: one seed, every value, for every place on the axes `by`."""
-        told = self.experiment.told.get("search", {})
-        if len(told.get("values", ())) < 2:
+        search = self.experiment.told.get("search", {})
+        if len(search.get("values", ())) < 2:
             return []
-        found: dict[str, One] = {}
+        trials: dict[str, One] = {}
         for setting in self.experiment.settings:
-            for value in told["values"]:
-                one = self._one(setting, 0, "search", told["iterations"], value)
-                found.setdefault(self._like(setting, value), one)
-        return list(found.values())
+            for value in search["values"]:
+                one = self._one(setting, 0, "search", search["iterations"], value)
+                trials.setdefault(self._like(setting, value), one)
+        return list(trials.values())
 
     @property
     def ones(self) -> list[One]:
@@ -138,50 +138,50 @@ class Conduct:
     def lines(self) -> list[Line]:
         """What was recorded so far, of settings that have all their seeds."""
         ones = self.ones
-        found = []
+        lines = []
         for setting in self.experiment.settings:
-            mine = [one for one in ones if one.setting.place == setting.place]
-            runs = {one.seed: one.records for one in mine}
+            own = [one for one in ones if one.setting.place == setting.place]
+            runs = {one.seed: one.records for one in own}
             if all(len(run) > 1 for run in runs.values()):
-                lost = frozenset(one.seed for one in mine if one.diverged)
-                found.append(Line(setting, runs, lost))
-        return found
+                lost = frozenset(one.seed for one in own if one.diverged)
+                lines.append(Line(setting, runs, lost))
+        return lines
 
     def search_table(self) -> list[dict[str, Any]]:
         """Every run of the search: its value and training loss (None: diverged), and whether that
         value was picked."""
         key = self.experiment.told.get("search", {}).get("key", "")
-        found = []
+        rows = []
         for one in self.searched:
             value, last = _value(one, key), one.records[-1] if one.records else None
             loss = None if last is None or one.diverged else last["train_loss"]
             picked = value == self._best(one.setting)
-            told = self.experiment.told["search"]
-            name = ", ".join(one.setting.words[a] for a in told.get("by", one.setting.place))
-            found.append({"setting": name, "value": value, "train_loss": loss, "picked": picked})
-        return found
+            search = self.experiment.told["search"]
+            name = ", ".join(one.setting.words[a] for a in search.get("by", one.setting.place))
+            rows.append({"setting": name, "value": value, "train_loss": loss, "picked": picked})
+        return rows
 
     def _like(self, setting: Setting, value: Any) -> str:
-        told = self.experiment.told["search"]
-        by = told.get("by", list(setting.place))
+        search = self.experiment.told["search"]
+        by = search.get("by", list(setting.place))
         return json.dumps([setting.place[axis] for axis in by] + [value])
 
     def _best(self, setting: Setting) -> Any:
         """The value with the lowest training loss; runs that diverged do not count."""
-        told = self.experiment.told.get("search")
-        if not told:
+        search = self.experiment.told.get("search")
+        if not search:
             return None
         if not self.searched:
-            return told["values"][0]
-        mine = {self._like(setting, value): value for value in told["values"]}
+            return search["values"][0]
+        values = {self._like(setting, value): value for value in search["values"]}
         results = []
         for one in self.searched:
-            key = self._like(one.setting, _value(one, told["key"]))
-            if key in mine and not one.diverged and one.records:
-                point = {"settings": {told["key"]: mine[key]}, "last": one.records[-1]}
+            key = self._like(one.setting, _value(one, search["key"]))
+            if key in values and not one.diverged and one.records:
+                point = {"settings": {search["key"]: values[key]}, "last": one.records[-1]}
                 results.append({**point, "finished": one.done})
         best = by_point(results, "train_loss")
-        return best[0]["settings"][told["key"]] if best else told["values"][0]
+        return best[0]["settings"][search["key"]] if best else search["values"][0]
 
     def _one(
         self, setting: Setting, seed: int, where: str, iterations: int | None, value: Any
@@ -260,9 +260,9 @@ def seconds(ones: list[One]) -> float:
 def rows_per_second(ones: list[One]) -> Iterator[tuple[str, float]]:
     """Rows through a silo's model and back, a second, by setting."""
     for one in ones:
-        told, records = one.file.values["algorithm"], one.records
-        if one.seed == 0 and told.get("batch") and records and records[-1]["wall"]:
-            rows = records[-1]["iteration"] * told["batch"] * len(_silos(one.folder))
+        settings, records = one.file.values["algorithm"], one.records
+        if one.seed == 0 and settings.get("batch") and records and records[-1]["wall"]:
+            rows = records[-1]["iteration"] * settings["batch"] * len(_silos(one.folder))
             yield one.setting.name, rows / records[-1]["wall"]
 
 
@@ -271,10 +271,10 @@ def _silos(folder: Path) -> Mapping[str, Any]:
 
 
 def _value(one: One, key: str) -> Any:
-    here: Any = one.setting.tables
+    value: Any = one.setting.tables
     for part in key.split("."):
-        here = here[part]
-    return here
+        value = value[part]
+    return value
 
 
 def _plain(name: str) -> str:

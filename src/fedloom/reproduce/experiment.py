@@ -50,8 +50,8 @@ class Setting:
 
     def called(self, known: Mapping[str, Any] | tuple[str, ...]) -> str:
         """Its name where some axes are said elsewhere."""
-        told = [word for axis, word in self.words.items() if axis not in known]
-        return ", ".join(told) or ", ".join(self.words.values()) or "run"
+        words = [word for axis, word in self.words.items() if axis not in known]
+        return ", ".join(words) or ", ".join(self.words.values()) or "run"
 
     def is_at(self, where: Mapping[str, Any]) -> bool:
         return all(self.place.get(axis) == value for axis, value in where.items())
@@ -69,27 +69,27 @@ class Experiment:
     @staticmethod
     def read(name: str, full: bool = False, only: Mapping[str, str] | None = None) -> Experiment:
         """`only`: places on some axes, in words; other curves are left out."""
-        told = _read(name)
-        if "runs_of" in told:
-            shared = _read(told["runs_of"])
-            told = merged({key: shared[key] for key in SHARED if key in shared}, told)
-            told["full"] = merged(shared.get("full", {}), told.get("full", {}))
+        tables = _read(name)
+        if "runs_of" in tables:
+            shared = _read(tables["runs_of"])
+            tables = merged({key: shared[key] for key in SHARED if key in shared}, tables)
+            tables["full"] = merged(shared.get("full", {}), tables.get("full", {}))
         if full:
-            told = merged(told, told.get("full", {}))
+            tables = merged(tables, tables.get("full", {}))
         for part in ("panel", "expect", "number"):
-            told[part] = [
-                {**one, "y": told["metric"] if one.get("y") == "metric" else one.get("y")}
-                for one in told.get(part, ())
+            tables[part] = [
+                {**panel, "y": tables["metric"] if panel.get("y") == "metric" else panel.get("y")}
+                for panel in tables.get(part, ())
             ]
-        reasons = (told.get("full", {}) if full else told).get("reasons", {})
-        told["expect"] = [
-            {**one, "reason": reasons.get(one["claim"], one.get("reason", ""))}
-            for one in told["expect"]
+        reasons = (tables.get("full", {}) if full else tables).get("reasons", {})
+        tables["expect"] = [
+            {**panel, "reason": reasons.get(panel["claim"], panel.get("reason", ""))}
+            for panel in tables["expect"]
         ]
-        found = Experiment(name, full, told, dict(only or {}))
-        if not found.settings:
+        experiment = Experiment(name, full, tables, dict(only or {}))
+        if not experiment.settings:
             raise SettingError(f"{name}: no curve is at {dict(only or {})}")
-        return found
+        return experiment
 
     @property
     def runs_name(self) -> str:
@@ -107,8 +107,11 @@ class Experiment:
     @property
     def settings(self) -> list[Setting]:
         """All curves, in the order of the axes."""
-        axes = {axis: _options(axis, told) for axis, told in self.told.get("vary", {}).items()}
-        found = []
+        axes = {
+            axis: _options(axis, axis_table)
+            for axis, axis_table in self.told.get("vary", {}).items()
+        }
+        settings = []
         for chosen in itertools.product(*axes.values()):
             tables: Tables = self.told["run"]
             for _, _, over in chosen:
@@ -117,8 +120,8 @@ class Experiment:
             words = {axis: word for axis, (_, word, _) in zip(axes, chosen, strict=True)}
             setting = Setting(place, words, tables)
             if all(str(place.get(axis)) == value for axis, value in self.only.items()):
-                found.append(setting)
-        return found
+                settings.append(setting)
+        return settings
 
     def file(
         self, setting: Setting, seed: int, device: str | None, iterations: int | None = None
@@ -152,55 +155,55 @@ def _read(name: str) -> dict[str, Any]:
     path = _folder() / f"{name}.toml"
     if not path.is_file():
         raise SettingError(f"there is nothing called {name!r} to reproduce{nearest(name, names())}")
-    told = tomllib.loads(path.read_text(encoding="utf-8"))
-    return _like(_read(told["like"]), told) if "like" in told else told
+    tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    return _like(_read(tables["like"]), tables) if "like" in tables else tables
 
 
 def _like(other: Tables, own: Tables) -> dict[str, Any]:
     """A description that begins from another; what is varied is its own, if it says so, and so are
     reasons."""
-    found = merged(other, own)
-    found["reasons"] = own.get("reasons", {})
+    tables = merged(other, own)
+    tables["reasons"] = own.get("reasons", {})
     if "run" in other:
-        found["run"] = changed(other["run"], own.get("run", {}))
+        tables["run"] = changed(other["run"], own.get("run", {}))
     if "vary" in own:
-        found["vary"] = own["vary"]
-        kept = {key: value for key, value in other.get("full", {}).items() if key != "vary"}
-        found["full"] = merged(kept, own.get("full", {}))
-    return found
+        tables["vary"] = own["vary"]
+        full = {key: value for key, value in other.get("full", {}).items() if key != "vary"}
+        tables["full"] = merged(full, own.get("full", {}))
+    return tables
 
 
-def _options(axis: str, told: Tables) -> list[tuple[Any, str, Tables]]:
+def _options(axis: str, table: Tables) -> list[tuple[Any, str, Tables]]:
     """(value, in words, tables to lay over) of every place on an axis."""
-    if "options" in told:
+    if "options" in table:
         return [
-            (word, f"{axis} = {word}" if word.isdigit() else word, _option(told["options"], word))
-            for word in told["options"]
+            (word, f"{axis} = {word}" if word.isdigit() else word, _option(table["options"], word))
+            for word in table["options"]
         ]
-    found = []
-    for value in told["values"]:
+    options = []
+    for value in table["values"]:
         over: Any = value
-        for part in reversed(told["key"].split(".")):
+        for part in reversed(table["key"].split(".")):
             over = {part: over}
-        found.append((value, f"{axis} = {value}", over))
-    return found
+        options.append((value, f"{axis} = {value}", over))
+    return options
 
 
 def _option(options: Tables, word: str) -> Tables:
     """The tables of an option; `like` names another that it begins from."""
-    told = dict(options[word])
-    other = told.pop("like", None)
-    return told if other is None else merged(_option(options, other), told)
+    table = dict(options[word])
+    other = table.pop("like", None)
+    return table if other is None else merged(_option(options, other), table)
 
 
 def merged(below: Tables, above: Tables) -> dict[str, Any]:
     """Tables laid over tables, key by key."""
-    found = dict(below)
+    tables = dict(below)
     for key, value in above.items():
-        known = found.get(key)
+        known = tables.get(key)
         both = isinstance(known, Mapping) and isinstance(value, Mapping)
-        found[key] = merged(known, value) if both else value  # type: ignore[arg-type]
-    return found
+        tables[key] = merged(known, value) if both else value  # type: ignore[arg-type]
+    return tables
 
 
 def changed(below: Tables, over: Tables) -> dict[str, Any]:
@@ -223,6 +226,6 @@ def _renamed(below: Tables, over: Tables, section: str) -> bool:
 
 def local_steps(tables: Tables) -> int:
     """Q of a run."""
-    told = tables.get("algorithm", {})
-    field = algorithm_fields(told, ("algorithm",)).get("local_steps")
-    return int(told.get("local_steps", field.default if field is not None else 1))
+    settings = tables.get("algorithm", {})
+    field = algorithm_fields(settings, ("algorithm",)).get("local_steps")
+    return int(settings.get("local_steps", field.default if field is not None else 1))

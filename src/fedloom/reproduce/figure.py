@@ -42,12 +42,12 @@ def _at(lines: Sequence[Line], panel: Mapping[str, Any]) -> list[Line]:
 def _panel(axes: Any, panel: Mapping[str, Any], lines: Sequence[Line]) -> dict[str, Curve]:
     """One panel; its curves by the names they have in the legend."""
     measure, where = Measure.of(panel), panel.get("where", {})
-    found = {line.setting.called(where): curve(line, measure) for line in _at(lines, panel)}
+    curves = {line.setting.called(where): curve(line, measure) for line in _at(lines, panel)}
     if panel.get("until"):
-        found = {name: _until(c, panel["until"]) for name, c in found.items()}
+        curves = {name: _until(c, panel["until"]) for name, c in curves.items()}
     for axis in panel.get("log", ""):  # before drawing, which leaves out what has no place there
         getattr(axes, f"set_{axis}scale")("log")
-    if draw(axes, found, measure.y, measure.x):  # type: ignore[arg-type]
+    if draw(axes, curves, measure.y, measure.x):  # type: ignore[arg-type]
         axes.set_title(panel.get("title", ""), fontsize=style.TEXT)
         for side in ("x", "y"):
             if f"{side}_label" in panel:
@@ -55,9 +55,9 @@ def _panel(axes: Any, panel: Mapping[str, Any], lines: Sequence[Line]) -> dict[s
         if "x" not in panel.get("log", ""):
             axes.locator_params(axis="x", integer=True)
         if panel.get("common"):  # so many times as far as all curves go
-            end = panel["common"] * min(c.x[-1] for c in found.values() if c.x)
+            end = panel["common"] * min(c.x[-1] for c in curves.values() if c.x)
             axes.set_xlim(-0.02 * end, min(axes.get_xlim()[1], end))
-    return found
+    return curves
 
 
 def _until(c: Curve, end: float) -> Curve:

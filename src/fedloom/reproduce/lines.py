@@ -29,8 +29,8 @@ class Measure:
     t_comm: float | None = None
 
     @staticmethod
-    def of(told: Mapping[str, Any]) -> Measure:
-        return Measure(told["y"], told.get("x", "round"), told.get("t_comm"))
+    def of(table: Mapping[str, Any]) -> Measure:
+        return Measure(table["y"], table.get("x", "round"), table.get("t_comm"))
 
     def place(self, record: Mapping[str, Any]) -> float | None:
         if self.x == "time" and self.t_comm is not None:
@@ -48,9 +48,9 @@ class Measure:
         return words.smaller_is_better(self.y)
 
     def points(self, records: Iterable[Mapping[str, Any]]) -> tuple[Floats, Floats]:
-        found = [(self.place(record), self.value(record)) for record in records]
-        kept = [(x, y) for x, y in found if x is not None and y is not None]
-        xs, ys = np.array(kept, dtype=np.float64).reshape(-1, 2).T
+        pairs = [(self.place(record), self.value(record)) for record in records]
+        finite = [(x, y) for x, y in pairs if x is not None and y is not None]
+        xs, ys = np.array(finite, dtype=np.float64).reshape(-1, 2).T
         return xs, ys
 
 
@@ -71,25 +71,25 @@ class Line:
         """A number for every seed: the `mean` of the curve from 0 to `until`, its `last` tenth, the
         `best` on the way, or how `rough` its second half is (the deviation of its steps). NaN for a
         run that diverged."""
-        found = []
+        numbers = []
         for seed, run in self.runs.items():
             xs, ys = measure.points(run)
             if seed in self.diverged or not len(xs):
-                found.append(float("nan"))
+                numbers.append(float("nan"))
                 continue
-            kept = xs < until
+            before = xs < until
             xs, ys = (
-                np.append(xs[kept], until),
-                np.append(ys[kept], np.interp(until, xs, ys)),
+                np.append(xs[before], until),
+                np.append(ys[before], np.interp(until, xs, ys)),
             )
             if stat == "best":
-                found.append(float(ys.min() if measure.falls else ys.max()))
+                numbers.append(float(ys.min() if measure.falls else ys.max()))
             elif stat == "rough":
-                found.append(float(np.diff(ys[xs >= until / 2]).std()))
+                numbers.append(float(np.diff(ys[xs >= until / 2]).std()))
             else:
                 begin = xs[0] if stat == "mean" else max(xs[0], (1 - LATE) * until)
-                found.append(_height(xs, ys, begin))
-        return np.array(found)
+                numbers.append(_height(xs, ys, begin))
+        return np.array(numbers)
 
     def common(self) -> list[list[Mapping[str, Any]]]:
         """The records of every run, of the rounds that all have."""
@@ -99,9 +99,9 @@ class Line:
 
 def _height(xs: Floats, ys: Floats, begin: float) -> float:
     """The mean height of a curve from `begin` to its end."""
-    kept = xs > begin
-    x = np.concatenate([[begin], xs[kept]])
-    y = np.concatenate([[np.interp(begin, xs, ys)], ys[kept]])
+    after = xs > begin
+    x = np.concatenate([[begin], xs[after]])
+    y = np.concatenate([[np.interp(begin, xs, ys)], ys[after]])
     if len(x) == 1:
         return float(y[0])
     return float(((y[1:] + y[:-1]) / 2 * np.diff(x)).sum() / (x[-1] - x[0]))
@@ -126,6 +126,6 @@ def as_csv(lines: Sequence[Line]) -> str:
         for seed, run in line.runs.items():
             for r in run:
                 row = [r["round"], r["iteration"], r["time"], r["wall"], r["train_loss"]]
-                found = [r["metrics"].get(name) for name in metrics]
-                table.writerow([*line.setting.place.values(), seed, *row, *found])
+                numbers = [r["metrics"].get(name) for name in metrics]
+                table.writerow([*line.setting.place.values(), seed, *row, *numbers])
     return out.getvalue()

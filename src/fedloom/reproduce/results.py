@@ -67,31 +67,31 @@ def numbers(experiment: Experiment, lines: Sequence[Line]) -> list[dict[str, Any
         {"where": {**line.setting.place}, "y": first["y"], "x": first.get("x", "round")}
         for line in lines
     ]
-    found = []
-    for told in wanted:
-        measure, where = Measure.of(told), told.get("where", {})
+    numbers = []
+    for table in wanted:
+        measure, where = Measure.of(table), table.get("where", {})
         for line in (line for line in lines if line.setting.is_at(where)):
-            until = told.get("until", 1.0) * line.end(measure)
-            values = line.values(measure, until, told.get("stat", "last"))
+            until = table.get("until", 1.0) * line.end(measure)
+            values = line.values(measure, until, table.get("stat", "last"))
             sound = values[~(values != values)]
-            found.append(
+            numbers.append(
                 {
                     "setting": line.setting.name,
-                    "y": told["y"],
+                    "y": table["y"],
                     "at": f"{measure.x} {until:g}",
                     "mean": float(sound.mean()) if len(sound) else None,
                     "sd": float(sound.std(ddof=1)) if len(sound) > 1 else None,
                     "diverged": len(line.diverged),
-                    "paper": told.get("paper"),
+                    "paper": table.get("paper"),
                 }
             )
-    return found
+    return numbers
 
 
 def _devices(ones: Sequence[One]) -> str:
     """What these runs were done on, wherever they are judged."""
-    found = (Manifest.read(one.folder) for one in ones)
-    machines = [one.values["machine"] for one in found if one is not None]
+    manifests = (Manifest.read(manifest.folder) for manifest in ones)
+    machines = [manifest.values["machine"] for manifest in manifests if manifest is not None]
     names = [_device(machine) for machine in machines]
     return " and ".join(dict.fromkeys(names)) or _device({"device": "cpu", "cores": os.cpu_count()})
 
@@ -108,9 +108,9 @@ def latest(name: str, full: bool, root: Path) -> tuple[Result, str] | None:
     own = root / called / "result.json"
     if own.is_file():
         return json.loads(own.read_text(encoding="utf-8")), "yours"
-    kept = files(__package__) / "stored" / f"{called}.json"
-    if kept.is_file():
-        return json.loads(kept.read_text(encoding="utf-8")), "stored"
+    stored = files(__package__) / "stored" / f"{called}.json"
+    if stored.is_file():
+        return json.loads(stored.read_text(encoding="utf-8")), "stored"
     return None
 
 
@@ -124,9 +124,9 @@ def how(experiment: Experiment) -> str:
 
 def in_short(result: Mapping[str, Any]) -> str:
     """The verdicts of a result in a few words."""
-    held = [verdict["held"] for verdict in result["verdicts"]]
-    told = f"{sum(held)} of {len(held)} reproduced"
-    return told if result["finished"] else f"{told} (so far)"
+    verdicts = [verdict["held"] for verdict in result["verdicts"]]
+    text = f"{sum(verdicts)} of {len(verdicts)} reproduced"
+    return text if result["finished"] else f"{text} (so far)"
 
 
 def told_time(seconds: float) -> str:

@@ -38,14 +38,14 @@ class Ridge:
     """The problem of a run with linear blocks without bias: all rows, and who holds them."""
 
     def __init__(self, run: Run):
-        held, algorithm = run.placement, run.algorithm
+        placement, algorithm = run.placement, run.algorithm
         assert isinstance(algorithm, TDCD)
         self.run, self.l2 = run, algorithm.l2
-        self.silos = held.topology.silos
-        self.parts = {j: held.x[j].double().numpy() for j in self.silos}
+        self.silos = placement.topology.silos
+        self.parts = {j: placement.x[j].double().numpy() for j in self.silos}
         self.x: Floats = np.concatenate(list(self.parts.values()), axis=1)
-        self.y: Floats = held.labels().double().numpy()
-        self.owned = {j: [rows.numpy() for rows in held.held(j).values()] for j in self.silos}
+        self.y: Floats = placement.labels().double().numpy()
+        self.owned = {j: [rows.numpy() for rows in placement.held(j).values()] for j in self.silos}
         self.batch = algorithm.batch or len(self.y)
         self.smoothness = float(np.linalg.eigvalsh(self.x.T @ self.x / len(self.y))[-1]) + self.l2
 
@@ -67,7 +67,7 @@ class Ridge:
 
     def largest_slope(self, rounds: int) -> float:
         """L_max over the minibatches of so many rounds."""
-        algorithm, found = self.run.algorithm, 0.0
+        algorithm, largest = self.run.algorithm, 0.0
         assert isinstance(algorithm, TDCD)
         places = np.cumsum([0, *(part.shape[1] for part in self.parts.values())])
         owner = {j: self.run.placement.owner[j].numpy() for j in self.silos}
@@ -75,32 +75,32 @@ class Ridge:
             for drawn in algorithm.ids(self.run.fed, round).numpy():
                 for j, begin, end in zip(self.silos, places, places[1:], strict=False):
                     for k in range(len(self.owned[j])):
-                        mine = self.x[drawn[owner[j][drawn] == k]]
-                        if len(mine):
-                            a = mine[:, begin:end].T @ mine / len(mine)
+                        own = self.x[drawn[owner[j][drawn] == k]]
+                        if len(own):
+                            a = own[:, begin:end].T @ own / len(own)
                             a[:, begin:end] += self.l2 * np.eye(end - begin)
-                            found = max(found, float(np.linalg.eigvalsh(a @ a.T)[-1]))
-        return float(np.sqrt(found))
+                            largest = max(largest, float(np.linalg.eigvalsh(a @ a.T)[-1]))
+        return float(np.sqrt(largest))
 
     def variances(self, theta: Floats) -> list[float]:
         """sigma_j^2 at one model, silo by silo."""
         from scipy.stats import hypergeom
 
-        rest, found = self.x @ theta - self.y, []
+        rest, worsts = self.x @ theta - self.y, []
         for j in self.silos:
             rows = self.parts[j] * rest[:, None]
             mean, worst = rows.mean(0), 0.0
             for own in self.owned[j]:
-                mine, m = rows[own], len(own)
+                chosen, m = rows[own], len(own)
                 n = np.arange(0, min(m, self.batch) + 1)
                 chance = hypergeom(len(rest), m, self.batch).pmf(n)
-                spread = mine.var(0, ddof=1).sum()
-                apart = ((mine.mean(0) - mean) ** 2).sum()
+                spread = chosen.var(0, ddof=1).sum()
+                apart = ((chosen.mean(0) - mean) ** 2).sum()
                 some = apart + spread * (1 / np.maximum(n, 1) - 1 / m)
                 some[0] = (mean**2).sum()  # no row, no step
                 worst = max(worst, float(chance @ some))
-            found.append(worst)
-        return found
+            worsts.append(worst)
+        return worsts
 
 
 def measure(file: RunFile, folder: Path, tell: Callable[[int, int], None]) -> None:
@@ -127,11 +127,11 @@ def measure(file: RunFile, folder: Path, tell: Callable[[int, int], None]) -> No
     for done in range(1, rounds + 1):
         theta = problem.theta()
         total += float((problem.gradient(theta) ** 2).sum())
-        look = done % file.every == 0 or done in (1, rounds)
-        if look:
+        due = done % file.every == 0 or done in (1, rounds)
+        if due:
             sigma2 = np.maximum(sigma2, problem.variances(theta))
         run.fit(done)
-        if look:
+        if due:
             loss = problem.loss(problem.theta())
             rate, spread = 4 * (first - loss) / (eta * steps * done), noise * float(sigma2.sum())
             metrics: dict[str, Any] = {

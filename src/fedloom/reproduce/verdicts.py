@@ -55,25 +55,25 @@ class Verdict:
 
 def judge_all(expects: Sequence[Told], lines: Sequence[Line]) -> list[Verdict]:
     """All that can be judged: where curves were left out on purpose, some cannot."""
-    found = []
+    verdicts = []
     for expect in expects:
-        kept = [line for line in lines if line.setting.is_at(expect.get("where", {}))]
+        own = [line for line in lines if line.setting.is_at(expect.get("where", {}))]
         most = max(2, len(expect.get("values", ())))
-        groups = _groups(expect, kept).values() if "along" in expect else ()
-        if kept and all(len(group) >= most for group in groups):
-            found.append(judge(expect, lines))
-    return found
+        groups = _groups(expect, own).values() if "along" in expect else ()
+        if own and all(len(group) >= most for group in groups):
+            verdicts.append(judge(expect, lines))
+    return verdicts
 
 
 def judge(expect: Told, lines: Sequence[Line]) -> Verdict:
     """One expectation against what was recorded."""
     if expect["kind"] not in KINDS:
         raise SettingError(f"expect: kind {expect['kind']!r}{nearest(expect['kind'], KINDS)}")
-    kept = [line for line in lines if line.setting.is_at(expect.get("where", {}))]
-    if not kept:
+    own = [line for line in lines if line.setting.is_at(expect.get("where", {}))]
+    if not own:
         raise SettingError(f"expect: nothing is at {dict(expect.get('where', {}))}")
-    held, detail = KINDS[expect["kind"]](expect, kept)
-    seeds = {len(line.runs) for line in kept}
+    held, detail = KINDS[expect["kind"]](expect, own)
+    seeds = {len(line.runs) for line in own}
     many = f"{min(seeds)} seed{'s' if min(seeds) > 1 else ''}"
     return Verdict(expect["claim"], held, f"{detail}; {many}", expect.get("reason", ""))
 
@@ -82,14 +82,14 @@ def _groups(expect: Told, lines: Sequence[Line]) -> dict[str, list[Line]]:
     """Lines along the axis, by their place on the others; `values` picks and orders places."""
     axis = expect["along"]
     wanted = expect.get("values") or list(dict.fromkeys(x.setting.place[axis] for x in lines))
-    found: dict[str, list[Line]] = {}
+    groups: dict[str, list[Line]] = {}
     known = {axis: None, **expect.get("where", {})}
     for value in wanted:
-        for line in (one for one in lines if one.setting.place[axis] == value):
+        for line in (candidate for candidate in lines if candidate.setting.place[axis] == value):
             other = {a: v for a, v in line.setting.place.items() if a != axis}
             name = line.setting.called(known) if set(other) - set(known) else ""
-            found.setdefault(name, []).append(line)
-    return found
+            groups.setdefault(name, []).append(line)
+    return groups
 
 
 def _numbers(expect: Told, group: Sequence[Line], measure: Measure) -> list[Floats]:
@@ -100,9 +100,9 @@ def _numbers(expect: Told, group: Sequence[Line], measure: Measure) -> list[Floa
 def _gain(better: Floats, than: Floats, sign: int) -> tuple[float, float]:
     """Mean of the paired differences, and its standard error."""
     count = min(len(better), len(than))
-    found = sign * (better[:count] - than[:count])
-    error = found.std(ddof=1) / math.sqrt(count) if count > 1 else 0.0
-    return float(found.mean()), float(error)
+    gains = sign * (better[:count] - than[:count])
+    error = gains.std(ddof=1) / math.sqrt(count) if count > 1 else 0.0
+    return float(gains.mean()), float(error)
 
 
 def _counts(gain: float, error: float, margin: float) -> bool:
@@ -120,7 +120,7 @@ def _listed(group: Sequence[Line], numbers: Sequence[Floats], axis: str | None) 
 
 def _order(expect: Told, lines: Sequence[Line]) -> tuple[bool, str]:
     measure, margin = Measure.of(expect), expect.get("margin", 0.0)
-    sign, held, told = {"up": 1, "down": -1}[expect["trend"]], True, []
+    sign, holds, details = {"up": 1, "down": -1}[expect["trend"]], True, []
     for name, group in _groups(expect, lines).items():
         numbers = _numbers(expect, group, measure)
         pairs = {
@@ -129,28 +129,28 @@ def _order(expect: Told, lines: Sequence[Line]) -> tuple[bool, str]:
             "first": [(numbers[0], other) for other in numbers[1:]],
         }[expect.get("pairs", "each")]
         gains = [_gain(b, a, sign) for a, b in pairs]
-        held &= all(_counts(gain, error, margin) for gain, error in gains)
-        gain, error = min(gains, key=lambda one: one[0] - 2 * one[1])
-        told.append(
+        holds &= all(_counts(gain, error, margin) for gain, error in gains)
+        gain, error = min(gains, key=lambda pair: pair[0] - 2 * pair[1])
+        details.append(
             f"{name + ': ' if name else ''}{_listed(group, numbers, expect['along'])} "
             f"(least step {_shown(gain)} +- {error:.2g})"
         )
-    return held, f"{'; '.join(told)}; margin {margin:g}"
+    return holds, f"{'; '.join(details)}; margin {margin:g}"
 
 
 def _alike(expect: Told, lines: Sequence[Line]) -> tuple[bool, str]:
-    measure, held, told = Measure.of(expect), True, []
+    measure, holds, details = Measure.of(expect), True, []
     for name, group in _groups(expect, lines).items():
         numbers = _numbers(expect, group, measure)
         means = [float(n.mean()) for n in numbers]
         spread = max(means) - min(means) if not any(map(math.isnan, means)) else math.nan
-        held &= spread <= expect["margin"] and min(means) >= expect.get("least", -math.inf)
-        told.append(
+        holds &= spread <= expect["margin"] and min(means) >= expect.get("least", -math.inf)
+        details.append(
             f"{name + ': ' if name else ''}{_listed(group, numbers, expect['along'])} "
             f"(spread {_shown(spread)})"
         )
     least = f", at least {expect['least']:g}" if "least" in expect else ""
-    return held, f"{'; '.join(told)}; margin {expect['margin']:g}{least}"
+    return holds, f"{'; '.join(details)}; margin {expect['margin']:g}{least}"
 
 
 def _bound(expect: Told, lines: Sequence[Line]) -> tuple[bool, str]:
@@ -158,12 +158,12 @@ def _bound(expect: Told, lines: Sequence[Line]) -> tuple[bool, str]:
     numbers = [_numbers(expect, [line], measure)[0] for line in lines]
     means = [float(n.mean()) for n in numbers]
     low, high = expect.get("at_least", -math.inf), expect.get("at_most", math.inf)
-    held = all(low <= mean <= high for mean in means)
-    return held, f"{_listed(lines, numbers, None)}; wanted {low:g} to {high:g}"
+    holds = all(low <= mean <= high for mean in means)
+    return holds, f"{_listed(lines, numbers, None)}; wanted {low:g} to {high:g}"
 
 
 def _wider(expect: Told, lines: Sequence[Line]) -> tuple[bool, str]:
-    held, told, margin = True, [], expect.get("margin", 0.0)
+    holds, details, margin = True, [], expect.get("margin", 0.0)
     first, last = expect["t_comms"][0], expect["t_comms"][-1]
     for name, group in _groups(expect, lines).items():
         gaps: list[Floats] = []
@@ -173,26 +173,26 @@ def _wider(expect: Told, lines: Sequence[Line]) -> tuple[bool, str]:
             sign = -1 if measure.falls else 1
             gaps.append(sign * (np.mean(others, axis=0) - behind))
         gain, error = _gain(gaps[1], gaps[0], 1)
-        held &= _counts(gain, error, margin) and float(gaps[1].mean()) > 0
-        told.append(
+        holds &= _counts(gain, error, margin) and float(gaps[1].mean()) > 0
+        details.append(
             f"{name + ': ' if name else ''}{_shown(float(gaps[0].mean()))} at t_comm {first:g}, "
             f"{_shown(float(gaps[1].mean()))} at {last:g} (+- {error:.2g})"
         )
-    return held, f"{'; '.join(told)}; margin {margin:g}"
+    return holds, f"{'; '.join(details)}; margin {margin:g}"
 
 
 def _slope(expect: Told, lines: Sequence[Line]) -> tuple[bool, str]:
-    measure, held, told = Measure.of(expect), True, []
+    measure, holds, details = Measure.of(expect), True, []
     low, high = expect.get("at_least", -math.inf), expect.get("at_most", math.inf)
     for name, group in _groups(expect, lines).items():
         places = [float(line.setting.place[expect["along"]]) for line in group]
         numbers = [line.values(measure, line.end(measure), expect["stat"]) for line in group]
         means = [float(n.mean()) for n in numbers]
         slope = float(np.polyfit(np.log(places), np.log(means), 1)[0])
-        held &= low <= slope <= high
+        holds &= low <= slope <= high
         listed = _listed(group, numbers, expect["along"])
-        told.append(f"{name + ': ' if name else ''}slope {slope:.3f} of {listed}")
-    return held, f"{'; '.join(told)}; wanted {low:g} to {high:g}"
+        details.append(f"{name + ': ' if name else ''}slope {slope:.3f} of {listed}")
+    return holds, f"{'; '.join(details)}; wanted {low:g} to {high:g}"
 
 
 def _below(expect: Told, lines: Sequence[Line]) -> tuple[bool, str]:
@@ -209,16 +209,16 @@ def _below(expect: Told, lines: Sequence[Line]) -> tuple[bool, str]:
 
 
 def _diverges(expect: Told, lines: Sequence[Line]) -> tuple[bool, str]:
-    held, told = True, []
+    holds, details = True, []
     for line in lines:
         grown = [
             seed
             for seed, run in line.runs.items()
             if seed in line.diverged or run[-1]["train_loss"] > run[0]["train_loss"]
         ]
-        held &= 2 * len(grown) > len(line.runs)
-        told.append(f"{line.setting.name}: {len(grown)} of {len(line.runs)}")
-    return held, "; ".join(told)
+        holds &= 2 * len(grown) > len(line.runs)
+        details.append(f"{line.setting.name}: {len(grown)} of {len(line.runs)}")
+    return holds, "; ".join(details)
 
 
 KINDS: dict[str, Callable[[Told, Sequence[Line]], tuple[bool, str]]] = {

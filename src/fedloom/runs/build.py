@@ -126,12 +126,12 @@ def build_schedule(file: RunFile) -> Schedule:
         return Everyone() if engine.presence == 1 else Drawn(engine.presence, seed=engine.seed)
     if engine.presence != 1:
         raise SettingError("engine: schedule says who is there; leave out presence")
-    found = Recorded.read(Path(engine.schedule))
-    if found.rounds < file.rounds:
+    recorded = Recorded.read(Path(engine.schedule))
+    if recorded.rounds < file.rounds:
         raise SettingError(
-            f"engine: {engine.schedule} has {found.rounds} rounds, {file.rounds} are asked for"
+            f"engine: {engine.schedule} has {recorded.rounds} rounds, {file.rounds} are asked for"
         )
-    return found
+    return recorded
 
 
 def build_parts(file: RunFile, data: Federated, ranks: Ranks | None = None) -> dict[str, Run]:
@@ -142,14 +142,14 @@ def build_parts(file: RunFile, data: Federated, ranks: Ranks | None = None) -> d
     with _of("algorithm", main):
         parts = {main: build_run(file, data, task, ranks=ranks)}
     labelled, again = labelled_silos(data), same_baselines(file, data)
-    for name in [one for one in file.evaluation.baselines if one not in again]:
+    for name in (b for b in file.evaluation.baselines if b not in again):
         with _of("baseline", name):
             if name in parts:
                 raise SettingError("it is the algorithm itself")
-            told, use = data, task
+            rows, use = data, task
             if name != "central" and len(labelled) < len(data.train.y):
-                told, use = data.only(labelled), task.only(labelled)  # who has none cannot train
-            parts[name] = build_run(file, told, use, baseline(name, own), ranks)
+                rows, use = data.only(labelled), task.only(labelled)  # who has none cannot train
+            parts[name] = build_run(file, rows, use, baseline(name, own), ranks)
     return parts
 
 

@@ -103,7 +103,7 @@ class Viewer:
         loss = self._run.task.loss
         labels = loss.labels(placement.labels(), self._run.shapes.dtype)
         scores = self.scores(placement, at_a_time).values()
-        return float(torch.stack([loss.rows(each, labels).mean() for each in scores]).mean())
+        return float(torch.stack([loss.rows(z, labels).mean() for z in scores]).mean())
 
     def metrics(self, placement: Placement, at_a_time: int | None = None) -> dict[str, Metrics]:
         """Metrics at every hub that predicts for itself."""
@@ -127,16 +127,16 @@ class Viewer:
         if goal is None or not run.algorithm.personal:
             return {}
         (names,), name = run.placement.topology.clients.values(), HEADLINE[goal]
-        each = {}
+        by_client = {}
         for client in names:
-            (mine,) = self.scores(placement, at_a_time, client).values()
-            each[client] = {f"local_{name}": metrics(goal, mine, placement.labels())[name]}
-        return mean_of(each)
+            (scores,) = self.scores(placement, at_a_time, client).values()
+            by_client[client] = {f"local_{name}": metrics(goal, scores, placement.labels())[name]}
+        return mean_of(by_client)
 
     def record(self, test: Placement | None, at_a_time: int | None = None) -> Record:
         """The run as it stands."""
         run = self._run
-        each = {} if test is None else self.metrics(test, at_a_time)
+        by_hub = {} if test is None else self.metrics(test, at_a_time)
         alone = run.algorithm.predicts_alone
         notes = {} if run.state is None else run.algorithm.notes(run.fed, run.state)
         return Record(
@@ -146,8 +146,8 @@ class Viewer:
             wall=run.wall,
             bytes=run.ledger.by_tier(),
             train_loss=self.loss(run.placement, at_a_time),
-            metrics={} if test is None else {**mean_of(each), **self._local(test, at_a_time)},
-            by_silo=each if alone and each else None,
+            metrics={} if test is None else {**mean_of(by_hub), **self._local(test, at_a_time)},
+            by_silo=by_hub if alone and by_hub else None,
             notes=notes or None,
             privacy=run.algorithm.spending(run.fed),
         )
@@ -186,27 +186,27 @@ def _numbers(which: Any, size: int) -> Tensor:
     if isinstance(which, str) or not isinstance(which, Sequence | Tensor | np.ndarray):
         raise SettingError(f"rows: {wanted} are expected, not {shown(which)}")
     try:
-        found = torch.as_tensor(which if isinstance(which, Tensor) else np.asarray(which)).cpu()
+        numbers = torch.as_tensor(which if isinstance(which, Tensor) else np.asarray(which)).cpu()
     except (TypeError, ValueError) as problem:
         raise SettingError(f"rows: {wanted} are expected ({problem})") from None
-    if found.dtype == torch.bool and found.shape == (size,):
-        found = found.nonzero()[:, 0]
-    if not found.numel():
+    if numbers.dtype == torch.bool and numbers.shape == (size,):
+        numbers = numbers.nonzero()[:, 0]
+    if not numbers.numel():
         raise SettingError("rows: no rows are chosen")
-    if found.ndim != 1 or found.is_floating_point() or found.dtype == torch.bool:
+    if numbers.ndim != 1 or numbers.is_floating_point() or numbers.dtype == torch.bool:
         raise SettingError(f"rows: {wanted} are expected, not {shown(which)}")
-    if int(found.min()) < 0 or int(found.max()) >= size:
+    if int(numbers.min()) < 0 or int(numbers.max()) >= size:
         raise SettingError(f"rows: numbers from 0 to {size - 1} are expected")
-    if len(found.unique()) < len(found):
+    if len(numbers.unique()) < len(numbers):
         raise SettingError("rows: a number is there twice")
-    return found.long()
+    return numbers.long()
 
 
-def mean_of(each: Mapping[str, Metrics]) -> Metrics:
+def mean_of(by_name: Mapping[str, Metrics]) -> Metrics:
     """Metric by metric over silos; None where a silo has none."""
-    found: dict[str, Any] = {}
-    for name in next(iter(each.values()), {}):
-        values = [mine[name] for mine in each.values()]
+    means: dict[str, Any] = {}
+    for name in next(iter(by_name.values()), {}):
+        values = [own[name] for own in by_name.values()]
         known = [value for value in values if value is not None]
-        found[name] = sum(known) / len(known) if len(known) == len(values) else None
-    return found
+        means[name] = sum(known) / len(known) if len(known) == len(values) else None
+    return means

@@ -142,8 +142,8 @@ class Model:
         try:
             return block(x)
         except (RuntimeError, IndexError) as problem:
-            told = f"rows of shape {list(x.shape[1:])} do not fit its model ({problem})"
-            raise DataError(f"silo {silo}: {told}") from None
+            why = f"rows of shape {list(x.shape[1:])} do not fit its model ({problem})"
+            raise DataError(f"silo {silo}: {why}") from None
 
     def _placed(self, silo: str, phi: Tensor) -> Tensor:
         if self.combine == "sum":
@@ -206,31 +206,31 @@ def load_model(
             raise DataError(f"{folder} is a run's folder: its model is in {folder / 'model'}")
         raise DataError(f"{folder} holds no model (model.json)")
     try:
-        told = seal.read_json(folder / "model.json", CURE)
+        saved = seal.read_json(folder / "model.json", CURE)
         tensors, _ = seal.read_tensors(folder / "model.safetensors", CURE)
-        if told["form"] != FORM:
+        if saved["form"] != FORM:
             raise DataError(f"{folder}: a model of another version of fedloom")
-        makers = {silo: _maker(given, silo, blocks) for silo, given in told["blocks"].items()}
-        head_maker = _maker(told["head"], "head", {"head": head}) if told["has_head"] else None
+        makers = {silo: _maker(given, silo, blocks) for silo, given in saved["blocks"].items()}
+        head_maker = _maker(saved["head"], "head", {"head": head}) if saved["has_head"] else None
         made = {silo: maker() for silo, maker in makers.items()}
         heads = {silo: None if head_maker is None else head_maker() for silo in made}
         for kind, modules in (("block", made), ("head", heads)):
             for silo, module in modules.items():
                 _fill(module, tensors, f"{kind}/{silo}/")
-        prepared = told["preparation"]
+        prepared = saved["preparation"]
         return Model(
-            told["how"],
+            saved["how"],
             made,
             heads,
-            told["combine"],
-            told["widths"],
-            loss or losses[told["loss"] or ""](),
+            saved["combine"],
+            saved["widths"],
+            loss or losses[saved["loss"] or ""](),
             {silo: maker if isinstance(maker, Maker) else None for silo, maker in makers.items()},
             head_maker if isinstance(head_maker, Maker) else None,
-            tuple(told["classes"]),
-            {silo: tuple(names) for silo, names in told["columns"].items()},
+            tuple(saved["classes"]),
+            {silo: tuple(names) for silo, names in saved["columns"].items()},
             None if prepared is None else Preparation.from_json(prepared),
-            told["facts"],
+            saved["facts"],
         )
     except (OSError, ValueError, KeyError, TypeError, RuntimeError) as problem:
         if isinstance(problem, DataError | ModelError | SettingError):
@@ -238,19 +238,19 @@ def load_model(
         raise DataError(f"{folder} holds no model, or a damaged one ({problem})") from None
 
 
-def _maker(told: Mapping[str, Any] | None, name: str, own: Sources | None) -> Any:
-    if told is not None and told["name"] == GUARDED:
-        return guarded(_maker(told["block"], name, own), told["clip"])
+def _maker(described: Mapping[str, Any] | None, name: str, own: Sources | None) -> Any:
+    if described is not None and described["name"] == GUARDED:
+        return guarded(_maker(described["block"], name, own), described["clip"])
     if own is not None and own.get(name) is not None:
         return own[name]
-    if told is None:
+    if described is None:
         raise ModelError(
             f"{name}: a module of your own is not saved as code; give the function that makes it"
         )
-    if told["name"] == IN_A_ROW:
-        return in_a_row(*(_maker(told[part], name, None) for part in ("middle", "last")))
-    settings = {key: _tuple(value) for key, value in told.items() if key != "name"}
-    return registered(told["name"], settings)
+    if described["name"] == IN_A_ROW:
+        return in_a_row(*(_maker(described[part], name, None) for part in ("middle", "last")))
+    settings = {key: _tuple(value) for key, value in described.items() if key != "name"}
+    return registered(described["name"], settings)
 
 
 def _tuple(value: Any) -> Any:

@@ -151,8 +151,8 @@ class Job:
 
     def _meet(self) -> None:
         """From here on the folder is as all ranks find it."""
-        told = zlib.crc32(self.file.replaced("output", folder=None).to_toml().encode())
-        if self.ranks is not None and not self.ranks.same("the run file", told):
+        digest = zlib.crc32(self.file.replaced("output", folder=None).to_toml().encode())
+        if self.ranks is not None and not self.ranks.same("the run file", digest):
             raise SettingError("the ranks were given different run files")
 
     def _train(self, name: str, run: Run, main: bool) -> None:
@@ -222,14 +222,14 @@ class Part:
         """Back to the last checkpoint that is whole; records that are newer are forgotten, and made
         again."""
         problems: list[DamagedError] = []
-        found = self.checkpoints.latest(problems.append)
-        if found is not None:
+        checkpoint = self.checkpoints.latest(problems.append)
+        if checkpoint is not None:
             for problem in problems:
-                told = f"{problem}. Going on from the one before, of round {found.round}"
-                self.job.watcher.damaged(told)
-            self.run.restore(found.snapshot(self.run.blank()))
-            self.run.records, self.run.wall = list(found.records), found.wall
-            self.saved = found.round
+                why = f"{problem}. Going on from the one before, of round {checkpoint.round}"
+                self.job.watcher.damaged(why)
+            self.run.restore(checkpoint.snapshot(self.run.blank()))
+            self.run.records, self.run.wall = list(checkpoint.records), checkpoint.wall
+            self.saved = checkpoint.round
         ranks = self.job.ranks
         if ranks is not None and not ranks.same("the checkpoint", self.saved + 1):
             raise DataError(
@@ -288,6 +288,6 @@ class Part:
             {**line._asdict(), "about": ABOUT.get(line.kind, ""), "messages": n, "bytes": size}
             for line, (n, size) in self.run.ledger.lines().items()
         ]
-        told = {"rounds": self.run.round, "lines": lines}
-        write_json(self.folder / "ledger.json", told, SHARED)
+        ledger = {"rounds": self.run.round, "lines": lines}
+        write_json(self.folder / "ledger.json", ledger, SHARED)
         write_json(self.folder / "schedule.json", self.run.record.to_json(), SHARED)

@@ -56,5 +56,5 @@ class Bar:
 def said(record: Record, metric: str | None) -> str:
     """The latest loss and headline metric."""
     value = record.metrics.get(metric) if metric else None
-    told = "" if value is None else f", {metric} {value:.4f}"
-    return f"loss {record.train_loss:.4f}{told}"
+    tail = "" if value is None else f", {metric} {value:.4f}"
+    return f"loss {record.train_loss:.4f}{tail}"

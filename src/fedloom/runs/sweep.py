@@ -47,7 +47,7 @@ class Sweep:
         """`grid` are "section.key=[value, ...]" texts."""
         if seeds < 1:
             raise SettingError(f"--seeds must be at least 1, not {seeds}")
-        found: dict[str, Sequence[Any]] = {}
+        values_of: dict[str, Sequence[Any]] = {}
         for text in grid:
             raw: dict[str, Any] = {}
             key = ".".join(override_key(raw, text))
@@ -56,23 +56,23 @@ class Sweep:
                 values = values[part]
             if not isinstance(values, list) or not values:
                 raise SettingError(f"--grid {text}: section.key=[value, value, ...] is expected")
-            if key in found:
+            if key in values_of:
                 raise SettingError(f"--grid names {key} twice")
-            found[key] = values
-        return Sweep(file, tuple(overrides), found, seeds, out)
+            values_of[key] = values
+        return Sweep(file, tuple(overrides), values_of, seeds, out)
 
     def points(self) -> dict[str, Point]:
         """Folder name -> the keys that are set there."""
         first = RunFile.read(self.file, self.overrides).engine.seed
-        found: dict[str, Point] = {}
+        points: dict[str, Point] = {}
         for values in itertools.product(*self.grid.values()):
             for seed in range(first, first + self.seeds):
                 point = dict(zip(self.grid, values, strict=True))
                 if self.seeds > 1 or not point:
                     point["engine.seed"] = seed
-                if found.setdefault(_name(point), point) is not point:
+                if points.setdefault(_name(point), point) is not point:
                     raise SettingError(f"two runs of the sweep would be called {_name(point)}")
-        return found
+        return points
 
     def prepare(self) -> dict[str, Path]:
         """Check every run file before any is started, and write them: {name: folder}."""
@@ -80,15 +80,15 @@ class Sweep:
             name: RunFile.read(self.file, (*self.overrides, *_settings(point)))
             for name, point in self.points().items()
         }
-        asked = {"file": self.file.read_text(), "set": list(self.overrides), "seeds": self.seeds}
-        asked["grid"] = {key: list(values) for key, values in self.grid.items()}
+        wanted = {"file": self.file.read_text(), "set": list(self.overrides), "seeds": self.seeds}
+        wanted["grid"] = {key: list(values) for key, values in self.grid.items()}
         saved = self.folder / "sweep.json"
         if saved.is_file():
-            if json.loads(saved.read_text()) != asked:
+            if json.loads(saved.read_text()) != wanted:
                 raise ExistsError(f"{self.folder} holds another sweep: name another folder (--out)")
         elif self.folder.exists() and any(self.folder.iterdir()):
             raise ExistsError(f"{self.folder} is not empty: name another folder (--out)")
-        write_json(saved, asked, SHARED)
+        write_json(saved, wanted, SHARED)
         for name, file in files.items():
             path = self.folder / "files" / f"{name}.toml"
             own = file.replaced("output", folder=str(self.folder / name))
@@ -154,19 +154,19 @@ def by_point(results: Sequence[Mapping[str, Any]], metric: str) -> list[dict[str
             settings[_name(point)] = point
             groups.setdefault(_name(point), []).append(value)
             tests.setdefault(_name(point), []).append(line["last"]["metrics"])
-    found = [
+    points = [
         {
             "settings": settings[name],
             "mean": sum(values) / len(values),
             "lowest": min(values),
             "highest": max(values),
             "seeds": len(values),
-            "test": {key: _mean([one.get(key) for one in tests[name]]) for key in tests[name][0]},
+            "test": {key: _mean([last.get(key) for last in tests[name]]) for key in tests[name][0]},
         }
         for name, values in groups.items()
     ]
     lower = smaller_is_better(metric)
-    return sorted(found, key=lambda one: one["mean"] if lower else -one["mean"])
+    return sorted(points, key=lambda point: point["mean"] if lower else -point["mean"])
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -192,6 +192,6 @@ def _name(point: Point) -> str:
     """A folder's name that says what is special about the run."""
     words = []
     for key, value in point.items():
-        told = json.dumps(value) if isinstance(value, list | dict) else str(value)
-        words.append(f"{key.split('.')[-1]}={re.sub(r'[^A-Za-z0-9.+-]+', '_', told).strip('_')}")
+        text = json.dumps(value) if isinstance(value, list | dict) else str(value)
+        words.append(f"{key.split('.')[-1]}={re.sub(r'[^A-Za-z0-9.+-]+', '_', text).strip('_')}")
     return ",".join(words)

@@ -29,7 +29,7 @@ class Item(NamedTuple):
 
 def items(ledger: Mapping[str, Any]) -> list[Item]:
     """The lines of a ledger, inside the silos first, the largest first."""
-    found = [
+    lines = [
         Item(
             str(line["tier"]),
             str(line["direction"]),
@@ -40,7 +40,7 @@ def items(ledger: Mapping[str, Any]) -> list[Item]:
         )
         for line in ledger.get("lines", ())
     ]
-    return sorted(found, key=lambda item: (item.tier, -item.bytes, item.kind))
+    return sorted(lines, key=lambda item: (item.tier, -item.bytes, item.kind))
 
 
 def by_tier(ledger: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
@@ -108,12 +108,12 @@ def bills(ledgers: Mapping[str, Mapping[str, Any]], narrow: bool = False) -> Fig
     unit, starts = 1000.0**power, [0.0] * len(totals)
     for tier, name in words.TIERS.items():
         sizes = [t[tier][1] / unit for t in totals.values()]
-        look: dict[str, Any] = {
+        bar: dict[str, Any] = {
             "color": style.TIER_COLOURS[tier],
             "hatch": HATCHES[tier],
             "edgecolor": "white",
         }
-        axes.barh(range(len(totals)), sizes, left=starts, height=0.65, label=name, **look)
+        axes.barh(range(len(totals)), sizes, left=starts, height=0.65, label=name, **bar)
         starts = [start + size for start, size in zip(starts, sizes, strict=True)]
     for place, (end, tiers) in enumerate(zip(starts, totals.values(), strict=True)):
         text = words.size(sum(size for _, size in tiers.values()))
