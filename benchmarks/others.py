@@ -42,7 +42,7 @@ from fedloom.build import build_data, build_parts
 from fedloom.config.runfile import RunFile
 file = RunFile.read(Path("examples/diabetes.toml"))
 run = next(iter(build_parts(file, build_data(file)).values()))
-run.look()
+run.add_record()
 print(time.perf_counter() - began)
 """
 

@@ -191,7 +191,7 @@ def test_noise_alone_guarantees_nothing():
             both = zip(paths, worlds, strict=True)
             paths = [follow(theta, world, slopes, lr) for theta, world in both]
         ratios.append(total)
-    told = run.look().privacy
+    told = run.add_record().privacy
     assert told["mu"] == pytest.approx(2 * CLIP / 10.0 * math.sqrt(rounds))
     assert measured_mu(np.array(ratios), truth) > told["mu"]
     assert not told["guarantee"]

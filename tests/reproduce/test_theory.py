@@ -82,7 +82,7 @@ def test_the_steepest_partial_derivative(run, ridge):
                     by_all = torch.func.jacrev(partial)(theta, rows, block)
                     worst.append(float(torch.linalg.matrix_norm(by_all, 2)))
                     alone.append(float(torch.linalg.matrix_norm(by_all[:, block], 2)))
-    assert ridge.largest_slope(4) == pytest.approx(max(worst), rel=1e-10)
+    assert ridge.largest_gradient(4) == pytest.approx(max(worst), rel=1e-10)
     assert max(worst) > 1.01 * max(alone)  # the other blocks' columns count here
 
 
@@ -111,7 +111,7 @@ def test_both_sides_of_the_bound(file, tmp_path):
     assert [line["round"] for line in lines] == [1, *range(EVERY, ROUNDS + 1, EVERY)]
     again = theory.build_run(file, theory.build_data(file))
     ridge = theory.Ridge(again)
-    eta = 0.8 / (8 * Q * max(ridge.smoothness, ridge.largest_slope(ROUNDS)))
+    eta = 0.8 / (8 * Q * max(ridge.smoothness, ridge.largest_gradient(ROUNDS)))
     again.algorithm = theory.replace(again.algorithm, lr=eta)
     squares, spread, first = [], np.zeros(len(ridge.silos)), ridge.loss(ridge.theta())
     for line in lines:
@@ -120,7 +120,7 @@ def test_both_sides_of_the_bound(file, tmp_path):
             squares.append((ridge.gradient(theta) ** 2).sum())
             again.fit(done)
         spread = np.maximum(spread, ridge.variances(theta))  # of the rounds that are looked at
-        found, smooth, steep = line["metrics"], ridge.smoothness, ridge.largest_slope(ROUNDS)
+        found, smooth, steep = line["metrics"], ridge.smoothness, ridge.largest_gradient(ROUNDS)
         assert found["eta"] == pytest.approx(eta)
         assert (found["L"], found["L_max"]) == pytest.approx((smooth, steep))
         assert found["mean_grad2"] == pytest.approx(np.mean(squares))

@@ -198,7 +198,7 @@ def test_bf16_learns_the_same_with_float32_weights(rows, engine):
     for theta in short.fed.read(short.state.theta).values():
         assert all(a.dtype == torch.float32 for a in theta.block.values())
     assert not torch.equal(exact.predict(), short.predict())
-    assert short.look().train_loss == pytest.approx(exact.look().train_loss, rel=0.01)
+    assert short.add_record().train_loss == pytest.approx(exact.add_record().train_loss, rel=0.01)
 
 
 def test_tf32_is_float32_on_a_cpu(rows):

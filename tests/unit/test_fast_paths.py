@@ -97,7 +97,7 @@ def test_losses_know_their_derivatives(name):
     y = torch.randint(2, (9,) if loss.goal != "number" else (9, 4), generator=draw)
     y = loss.labels(y, torch.float64)
     wanted = torch.func.grad(lambda z: loss.rows(z, y).sum())(scores)
-    for slopes in (loss.slopes(scores, y), Loss.slopes(loss, scores, y)):
+    for slopes in (loss.gradients(scores, y), Loss.gradients(loss, scores, y)):
         assert slopes.shape == scores.shape
         assert float((slopes - wanted).abs().max()) < 1e-12
 
@@ -144,7 +144,7 @@ def test_cross_entropy_and_its_slopes_are_torch_s(classes, size):
     slopes = torch.func.grad(lambda z: loss.rows(z, labels).sum())(scores)
     fresh = scores.clone().requires_grad_()
     torch.nn.functional.cross_entropy(fresh, labels, reduction="sum").backward()
-    for found in (slopes, loss.slopes(scores, labels)):
+    for found in (slopes, loss.gradients(scores, labels)):
         torch.testing.assert_close(found, fresh.grad, rtol=1e-12, atol=1e-12)
 
 

@@ -141,9 +141,9 @@ def test_a_resnet_is_compiled_for_all_rows(kernels, precision, caplog):
     task = Task({"a": resnet18(3, 3, 16)}, "cross-entropy")
     rule = TDCD(local_steps=5, lr=0.01, batch=200)
     run = Run(rule, task, rows, seed=1, device="cuda", precision=precision, compile=True, chunk=2)
-    before = run.look().train_loss
+    before = run.add_record().train_loss
     run.fit(15)
-    assert run.look().train_loss < before
+    assert run.add_record().train_loss < before
     entries = list(run.fed._compiler._player._entries.values())
     assert all(entry.play is not None for entry in entries)
     assert sum(len(entry.known) for entry in entries) > 1, "rows did not vary"

@@ -72,7 +72,7 @@ def test_rows_are_the_same_however_they_are_held(monkeypatch):
 def test_a_look_holds_no_rows_of_its_own_and_predicts_at_one_hub(monkeypatch):
     run = small().fit(1)
     scores = counted(monkeypatch, local, "joint_scores")
-    run.look()
+    run.add_record()
     (seen,) = run._viewer._seen.values()
     assert seen.fed.held is run.fed.held
     assert len(scores) == 1

@@ -183,7 +183,7 @@ def test_a_frozen_row_is_released_once(kind):
         assert tree.largest_difference(before[silo].block, after[silo].block) == 0
         assert tree.largest_difference(before[silo].head, after[silo].head) > 1e-6
         assert int(run.fed.releases.of(silo)[0].max()) == 1
-    told = run.look().privacy
+    told = run.add_record().privacy
     assert told["mu"] == pytest.approx(2 * 1.0 / 0.5)
     assert told["guarantee"]
 
@@ -295,7 +295,7 @@ def test_a_budget_survives_a_restart(tmp_path):
         again.fit(1000)
     assert again.round == straight.round
     assert tree.largest_difference(again.snapshot().state, straight.snapshot().state) == 0
-    assert again.look().privacy == straight.look().privacy
+    assert again.add_record().privacy == straight.add_record().privacy
 
 
 def test_a_budget_that_ends_before_the_first_round():
@@ -315,7 +315,7 @@ def test_a_heuristic_says_so_in_every_record():
         assert "epsilon" not in told
     unclipped = run_of(tdcd(Privacy("noise-only", noise=0.5))).fit(1)
     assert "mu" not in unclipped.look().privacy
-    assert run_of(tdcd(None)).fit(1).look().privacy is None
+    assert run_of(tdcd(None)).fit(1).add_record().privacy is None
 
 
 def test_a_guarded_model_is_saved_and_loaded(tmp_path):

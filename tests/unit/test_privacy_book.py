@@ -53,7 +53,7 @@ def test_releases_and_steps_of_every_row(algorithm, minibatches, again, steps):
         assert torch.equal(sent, twice * times)
         assert torch.equal(worked, steps * times)
         mus[silo] = (sent * (2 * 1.0 / 3.0) ** 2 + worked * (2 / 5.0) ** 2).double().sqrt()
-    told = run.look().privacy
+    told = run.add_record().privacy
     assert told["releases"] == again * int(times.max())
     assert told["mu"] == pytest.approx(max(float(mu.max()) for mu in mus.values()))
     assert told["mu_mean"] == pytest.approx(sum(float(mu.mean()) for mu in mus.values()) / 3)

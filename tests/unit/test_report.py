@@ -14,8 +14,8 @@ import pytest
 from fedloom.core.errors import DataError
 from fedloom.report import style, words
 from fedloom.report.bars import histogram
-from fedloom.report.bill import bill, bills, by_tier
 from fedloom.report.compare import compare, compare_table
+from fedloom.report.costs import by_kind, by_part, by_tier
 from fedloom.report.curves import close_up, curve, curves, drawn, panels
 from fedloom.report.folder import read_run
 from fedloom.report.holdings import OKABE_ITO, TEST, UNKNOWN, holdings
@@ -330,10 +330,10 @@ def test_bills_are_legible():
     many["lines"] += [
         {**many["lines"][0], "kind": f"kind-{i}" * 3, "bytes": 10**i} for i in range(9)
     ]
-    assert_legible(bill(many))
-    assert_legible(bills({"TDCD": many, "silos alone, scores combined " * 2: ledger()}))
-    assert_legible(bill({"lines": []}))
-    assert_legible(bills({"TDCD": {"lines": []}}))
+    assert_legible(by_kind(many))
+    assert_legible(by_part({"TDCD": many, "silos alone, scores combined " * 2: ledger()}))
+    assert_legible(by_kind({"lines": []}))
+    assert_legible(by_part({"TDCD": {"lines": []}}))
     assert by_tier(ledger()) == {"bottom": (120, 40_000), "top": (20, 4_000)}
 
 
@@ -596,6 +596,6 @@ def test_narrow_figures_are_legible(count):
     assert_legible(close_up(runs, "accuracy", narrow=True))
     found = {name: curve(records, "accuracy", "round") for name, records in runs.items()}
     assert_legible(drawn(found, "accuracy", "round", narrow=True))
-    assert_legible(bill(ledger(), narrow=True))
-    assert_legible(bills({name: ledger() for name in runs}, narrow=True))
+    assert_legible(by_kind(ledger(), narrow=True))
+    assert_legible(by_part({name: ledger() for name in runs}, narrow=True))
     assert_legible(histogram([9, 5, 2, 1], "age of an embedding, in turns of the master", True))

@@ -86,7 +86,7 @@ class TestRecords:
         old = {"rounds": 2, "dropped": [[1, "start", 0, {"ash": ["0"]}]]}
         assert Recorded.from_json(old).visits == {}
         assert set(Recorded.from_json(old).to_json()) == {"rounds", "dropped"}
-        told = run(VAFL(batch=9)).look().to_json()
+        told = run(VAFL(batch=9)).add_record().to_json()
         assert "notes" not in told
         assert Record.from_json(told).notes is None
 

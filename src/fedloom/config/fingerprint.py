@@ -22,7 +22,7 @@ LOCAL: dict[str, tuple[str, ...]] = {
     "partition": ("file",),
     "engine": ("name", "device", "chunk", "threads", "replay", "compile", "schedule"),
 }
-LEFT_OUT = ("network", "evaluation", "output")  # virtual time, what is looked at, what is written
+LEFT_OUT = ("network", "evaluation", "output")  # virtual time, what is evaluated, what is written
 
 
 def shared(file: RunFile) -> dict[str, Any]:

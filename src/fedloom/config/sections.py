@@ -73,7 +73,7 @@ class Engine:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """When the model is looked at, and what it is set beside."""
+    """When the model is evaluated, and what it is set beside."""
 
     every: Annotated[
         int | None, at_least(1), "rounds between evaluations; none: about 20 in all"

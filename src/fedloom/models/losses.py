@@ -28,7 +28,7 @@ class Loss(ABC):
     def rows(self, scores: Tensor, labels: Tensor) -> Tensor:
         """Loss of every row: [b, out], [b, ...] -> [b]."""
 
-    def slopes(self, scores: Tensor, labels: Tensor) -> Tensor:
+    def gradients(self, scores: Tensor, labels: Tensor) -> Tensor:
         """Its derivative by the scores, row by row: [b, out], [b, ...] -> [b, out]."""
         return grad(lambda z: self.rows(z, labels).sum())(scores)
 
@@ -55,7 +55,7 @@ class Squared(Loss):
     def rows(self, scores: Tensor, labels: Tensor) -> Tensor:
         return 0.5 * (scores - labels.reshape(scores.shape)).square().sum(-1)
 
-    def slopes(self, scores: Tensor, labels: Tensor) -> Tensor:
+    def gradients(self, scores: Tensor, labels: Tensor) -> Tensor:
         return scores - labels.reshape(scores.shape)
 
     def labels(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
@@ -84,7 +84,7 @@ class BinaryCrossEntropy(Loss):
     def rows(self, scores: Tensor, labels: Tensor) -> Tensor:
         return F.binary_cross_entropy_with_logits(scores.squeeze(-1), labels, reduction="none")
 
-    def slopes(self, scores: Tensor, labels: Tensor) -> Tensor:
+    def gradients(self, scores: Tensor, labels: Tensor) -> Tensor:
         return scores.sigmoid() - labels.unsqueeze(-1)
 
     def labels(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
@@ -112,7 +112,7 @@ class CrossEntropy(Loss):
         below = _below(scores)
         return below.exp().sum(-1).log() - torch.where(of, below, 0.0).sum(-1)
 
-    def slopes(self, scores: Tensor, labels: Tensor) -> Tensor:
+    def gradients(self, scores: Tensor, labels: Tensor) -> Tensor:
         if _are_few(scores):
             powers = _below(scores).exp()
             shares = powers / powers.sum(-1, keepdim=True)

@@ -17,7 +17,7 @@ ROOM = {False: 1.22, True: 1.45}  # the axis is this much longer than the longes
 
 
 class Item(NamedTuple):
-    """One line of a bill."""
+    """One line of a ledger."""
 
     tier: str
     direction: str
@@ -52,7 +52,7 @@ def by_tier(ledger: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
     return sums
 
 
-def bill(ledger: Mapping[str, Any], narrow: bool = False) -> Figure:
+def by_kind(ledger: Mapping[str, Any], narrow: bool = False) -> Figure:
     """Bars by kind: inside the silos above, between the hubs below, on one scale."""
     groups = {tier: [i for i in items(ledger) if i.tier == tier] for tier in words.TIERS}
     groups = {tier: group for tier, group in groups.items() if group}
@@ -95,7 +95,7 @@ def _bars(axes: Any, tier: str, group: Sequence[Item], unit: float) -> None:
     axes.tick_params(axis="y", length=0)
 
 
-def bills(ledgers: Mapping[str, Mapping[str, Any]], narrow: bool = False) -> Figure:
+def by_part(ledgers: Mapping[str, Mapping[str, Any]], narrow: bool = False) -> Figure:
     """One bar for each part, by the names they are to have: inside silos and between hubs."""
     figure = style.figure(style.width(narrow), 1.3 + 0.5 * max(1, len(ledgers)))
     axes = figure.subplots()

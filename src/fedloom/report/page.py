@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..privacy.settings import ASSUMED, in_words
-from . import bars, bill, style, words
+from . import bars, costs, style, words
 from .curves import Axis, banded, close_up, panels
 from .folder import RunFolder, read_run
 from .style import Image
@@ -50,12 +50,12 @@ def figures(run: RunFolder, folder: Path) -> dict[str, Image]:
 
         draw["holdings"] = partial(holdings, dict(run.data), None)
     if run.main in run.ledgers:
-        draw["ledger"] = partial(bill.bill, run.ledgers[run.main])
+        draw["ledger"] = partial(costs.by_kind, run.ledgers[run.main])
     if old := delays(run):
         draw["delays"] = partial(bars.histogram, old, "age of an embedding, in turns of the master")
     if len(run.ledgers) > 1:
         draw["parts"] = partial(
-            bill.bills, {words.part_name(run, p): v for p, v in run.ledgers.items()}
+            costs.by_part, {words.part_name(run, p): v for p, v in run.ledgers.items()}
         )
     drawn = {name: style.save(figure, folder / f"{name}.png") for name, figure in draw.items()}
     return {name: image for name, image in drawn.items() if image is not None}
@@ -86,8 +86,8 @@ def render(run: RunFolder, images: Mapping[str, Image]) -> str:
             privacy=privacy(run),
             notes=(run.records.get(run.main) or [{}])[-1].get("notes") or {},
             silos=silos(run.data),
-            bills={
-                words.part_name(run, part): _bill(ledger) for part, ledger in run.ledgers.items()
+            costs={
+                words.part_name(run, part): _cost(ledger) for part, ledger in run.ledgers.items()
             },
             images=images,
         )
@@ -204,9 +204,9 @@ def _range(counts: Sequence[int]) -> str:
     return words.DASH.join(ends)
 
 
-def _bill(ledger: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _cost(ledger: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Tier by tier: lines and their sum."""
-    items, sums = bill.items(ledger), bill.by_tier(ledger)
+    items, sums = costs.items(ledger), costs.by_tier(ledger)
     return [
         {
             "tier": name,

@@ -65,7 +65,7 @@ class Ridge:
     def gradient(self, theta: Floats) -> Floats:
         return self.x.T @ (self.x @ theta - self.y) / len(self.y) + self.l2 * theta
 
-    def largest_slope(self, rounds: int) -> float:
+    def largest_gradient(self, rounds: int) -> float:
         """L_max over the minibatches of so many rounds."""
         algorithm, largest = self.run.algorithm, 0.0
         assert isinstance(algorithm, TDCD)
@@ -111,7 +111,7 @@ def measure(file: RunFile, folder: Path, tell: Callable[[int, int], None]) -> No
     algorithm = run.algorithm
     assert isinstance(algorithm, TDCD)
     steps, share = algorithm.local_steps, float(algorithm.lr)  # type: ignore[arg-type]
-    smooth, steepest = problem.smoothness, problem.largest_slope(rounds)
+    smooth, steepest = problem.smoothness, problem.largest_gradient(rounds)
     most = 1 / (8 * steps * max(smooth, steepest))
     eta = share * most
     run.algorithm = replace(algorithm, lr=eta)

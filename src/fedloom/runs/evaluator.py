@@ -33,7 +33,7 @@ KEPT = 2**25  # bytes of a placement's features up to which its minibatches are 
 
 
 class Seen(NamedTuple):
-    """A placement that was looked at: its engine, and minibatches by their first and last row."""
+    """A placement that was evaluated: its engine, and minibatches by their first and last row."""
 
     placement: Placement
     fed: Engine
@@ -47,7 +47,7 @@ class Seen(NamedTuple):
 
 
 class Viewer:
-    """Predictions of one run. The engine of a placement is kept for the next look at it."""
+    """Predictions of one run. The engine of a placement is kept for the next evaluation of it."""
 
     def __init__(self, run: Run):
         self._run = run

@@ -27,8 +27,8 @@ class Silent(Part):
     def _rewrite(self) -> None:
         pass
 
-    def _look(self) -> None:
-        self.run.look(self.job.file.evaluation.rows)
+    def _record(self) -> None:
+        self.run.add_record(self.job.file.evaluation.rows)
 
     def _save(self) -> None:
         self.run.snapshot()

@@ -52,7 +52,7 @@ class Watcher:
         """The rows are there; nothing has been trained yet."""
 
     def part(self, name: str, rounds: int, done: int, metric: str | None) -> None:
-        """A part begins, perhaps not from its start; `metric` is the one to look at."""
+        """A part begins, perhaps not from its start; `metric` is the one to judge it by."""
 
     def round(self, done: int) -> None:
         """A round is done."""
@@ -241,13 +241,13 @@ class Part:
         rounds = self.job.file.rounds
         try:
             if not self.run.records:
-                self._look()
+                self._record()
             if self.run.round < rounds:
                 with warnings.catch_warnings(action="ignore", category=HaltedWarning):
                     self.run.fit(rounds, on_round=self._after)
             if self.run.halted is not None:
                 if self.run.records[-1].round < self.run.round:
-                    self._look()
+                    self._record()
                 if self.saved < self.run.round:
                     self._save()
         finally:
@@ -257,7 +257,7 @@ class Part:
         file, last = self.job.file, run.round == self.job.file.rounds
         self.job.watcher.round(run.round)
         if run.round % file.every == 0 or last:
-            self._look()
+            self._record()
         if run.round % file.checkpoint_every == 0 or last:
             self._save()
         if self.job.stopping and not last:
@@ -271,8 +271,8 @@ class Part:
     def _rewrite(self) -> None:
         write_records(self.folder / "records.jsonl", self.run.records)
 
-    def _look(self) -> None:
-        record = self.run.look(self.job.file.evaluation.rows)
+    def _record(self) -> None:
+        record = self.run.add_record(self.job.file.evaluation.rows)
         append_record(self.folder / "records.jsonl", record)
         for writer in self.writers:
             writer.write(record)

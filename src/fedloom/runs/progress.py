@@ -29,7 +29,7 @@ class Bar:
 
     @staticmethod
     def wanted() -> bool:
-        """Whether somebody is looking: a terminal, or a notebook."""
+        """Whether somebody watches: a terminal, or a notebook."""
         return sys.stderr.isatty() or "ipykernel" in sys.modules
 
     def step(self, done: int) -> None:

@@ -145,7 +145,7 @@ class Run:
 
     @property
     def headline(self) -> str | None:
-        """The one metric to look at."""
+        """The metric to judge it by."""
         goal = self.task.loss.goal
         return None if goal is None else HEADLINE[goal]
 
@@ -164,7 +164,7 @@ class Run:
         if self._broken:
             self.fed = self.engine(self.placement, self.schedule, self.fed.books)
         if every is not None and not self.records:
-            self.look()
+            self.add_record()
         self._broken = True
         show = progress if progress is not None else (every is not None and Bar.wanted())
         with Bar(rounds, self.round, show, self.headline) as bar:
@@ -173,7 +173,7 @@ class Run:
                 self.round, self.state = done, state
                 self.wall += time.perf_counter() - began
                 if every is not None and (done % every == 0 or done == rounds):
-                    bar.say(self.look())
+                    bar.say(self.add_record())
                 bar.step(done)
                 if on_round is not None:
                     on_round(self)
@@ -189,7 +189,7 @@ class Run:
         if self.round == 0:
             raise SettingError(f"{self.halted}: nothing would be trained")
         if every is not None and self.records[-1].round < self.round:
-            self.look()
+            self.add_record()
         warnings.warn(str(self.halted), HaltedWarning, stacklevel=4)
 
     def _fresh_books(self) -> Books:
@@ -255,7 +255,7 @@ class Run:
         return self._viewer.means(self._viewer.rows(rows))
 
     @checked()
-    def look(self, at_a_time: Annotated[int | None, at_least(1)] = None) -> Record:
+    def add_record(self, at_a_time: Annotated[int | None, at_least(1)] = None) -> Record:
         """Evaluate the model as it stands, and keep the record."""
         self.records.append(self._viewer.record(self.test, at_a_time))
         return self.records[-1]

@@ -100,7 +100,7 @@ def slopes(part: Part, desk: Desk, ids: Tensor, mask: Tensor) -> Slopes:
     if part.combine == "sum":
         joint = joint.unflatten(1, (-1, part.shapes.joint)).sum(1)
     if part.head is None:
-        by_head, by_joint = {}, part.loss.slopes(joint, desk.y[ids])
+        by_head, by_joint = {}, part.loss.gradients(joint, desk.y[ids])
     else:
         by_head, by_joint = grad(total_loss, (0, 1))(desk.head, joint, part, desk.y[ids], mask)
     if count < len(ids):
