@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from .conftest import process
+from tests.cli.conftest import process
 
 TABLES = """\
 [data]

@@ -8,8 +8,7 @@ import sys
 import pytest
 
 from fedloom.cli.main import CODES, parser
-
-from .conftest import records
+from tests.cli.conftest import records
 
 PROMISED = {
     "": {"--help", "--version", "--debug"},

@@ -13,8 +13,7 @@ from fedloom.config.runfile import RunFile
 from fedloom.core.files import write_text
 from fedloom.deployment.party_file import PartyFile
 from fedloom.runs.processes import Started
-
-from .conftest import records
+from tests.cli.conftest import records
 
 WITHIN = 120  # seconds: nothing here takes longer, or it is an error
 

@@ -15,8 +15,7 @@ import pytest
 from fedloom.config.catalogue import KINDS
 from fedloom.core.errors import SettingError
 from fedloom.core.registry import Registry
-
-from .conftest import process
+from tests.cli.conftest import process
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "plugin"
 WITHIN = 180

@@ -12,8 +12,7 @@ import pytest
 from fedloom.core import files
 from fedloom.records.checkpoint import load_checkpoint
 from fedloom.runs import job
-
-from .conftest import process, records
+from tests.cli.conftest import process, records
 
 BASELINE = 'evaluation.baselines=["alone"]'
 LONG = "algorithm.rounds=40"
@@ -34,7 +33,7 @@ def lines(path):
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory):
     """An uninterrupted run to compare with."""
-    from .conftest import RUN
+    from tests.cli.conftest import RUN
 
     folder = tmp_path_factory.mktemp("straight")
     (folder / "small.toml").write_text(RUN)

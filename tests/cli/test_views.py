@@ -9,8 +9,7 @@ import pytest
 from fedloom.config.runfile import RunFile
 from fedloom.data.partition.views import HYFEM_CLASSES, HYFEM_VIEWS
 from fedloom.runs.build import build_data
-
-from .conftest import records
+from tests.cli.conftest import records
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "hyfem-digits.toml"
 SHORT = ("--set", "algorithm.rounds=2", "--set", "evaluation.baselines=[]", "--quiet")

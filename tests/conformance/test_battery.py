@@ -1,12 +1,12 @@
 """Every registered algorithm passes every check of the battery."""
 
 import pytest
-from personal import Counting, Personal
 
 import fedloom.algorithms  # noqa: F401  (registers them)
 from fedloom.core.registry import algorithms
 from fedloom.testing import CHECKS, sample_of
 from fedloom.testing.samples import examples_of
+from tests.helpers.personal import Counting, Personal
 
 # With state held at clients, as another package would bring them.
 THIRD_PARTY = [

@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from test_cut import pictures, table
 
 from fedloom.core.errors import DataError
 from fedloom.data.catalog import load
 from fedloom.data.partition.partition import Cut, Partition, place
+from tests.data.test_cut import pictures, table
 
 
 def test_a_saved_cut_is_small_and_fits_its_own_data_only(tmp_path):

@@ -1,6 +1,6 @@
-"""The accountant's own test: the distinguishing game (game.py), for every algorithm, mode and
-number of local steps. The mu it measures must not exceed the claimed one in modes that promise
-something; in mode noise-only it does, even for a master that sees embeddings only.
+"""The accountant's own test: the distinguishing game (tests/helpers/game.py), for every algorithm,
+mode and number of local steps. The mu it measures must not exceed the claimed one in modes that
+promise something; in mode noise-only it does, even for a master that sees embeddings only.
 """
 
 import math
@@ -9,7 +9,6 @@ from dataclasses import fields
 import numpy as np
 import pytest
 import torch
-from game import FEATURES, MASTER, WIDTH, Table, candidates, log_ratio, measured_mu, play_games
 from torch.func import grad
 
 from fedloom import Run, Task
@@ -20,6 +19,16 @@ from fedloom.core.topology import Client
 from fedloom.data.placement import Placement, Shard
 from fedloom.models.library import linear
 from fedloom.privacy.settings import Privacy
+from tests.helpers.game import (
+    FEATURES,
+    MASTER,
+    WIDTH,
+    Table,
+    candidates,
+    log_ratio,
+    measured_mu,
+    play_games,
+)
 
 CLIP = 1.0
 STEPS = (1, 2, 10)

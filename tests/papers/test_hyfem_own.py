@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from test_hyfem import made_up, task
 
 from fedloom import Run
 from fedloom.algorithms import HyFEMAvg
 from fedloom.core import tree
 from fedloom.data.partition.views import class_view_cut
+from tests.papers.test_hyfem import made_up, task
 
 SHUFFLED = {"a": [4, 0, 2], "b": [1, 5, 3, 0], "c": [2, 1, 0, 5, 4, 3]}  # neurons of theta_0
 HELD = {"a": [0, 1], "b": [1, 2], "c": [0, 2]}

@@ -4,8 +4,13 @@ import copy
 
 import pytest
 import torch
-from plain_split import plain_fedbcd, plain_fedprox, plain_splitnn, plain_u_shape
-from test_tdcd_papers import (
+from torch import nn
+
+from fedloom import InverseSqrt, Run, Task, mlp, partition
+from fedloom import linear as make_linear
+from fedloom.algorithms import FedAvg, FedBCD, FedProx, SplitNN, SplitNNU
+from tests.helpers.plain_split import plain_fedbcd, plain_fedprox, plain_splitnn, plain_u_shape
+from tests.papers.test_tdcd_papers import (
     LOSSES,
     ROUNDS,
     TOLERANCE,
@@ -16,11 +21,6 @@ from test_tdcd_papers import (
     shards_of,
     table,
 )
-from torch import nn
-
-from fedloom import InverseSqrt, Run, Task, mlp, partition
-from fedloom import linear as make_linear
-from fedloom.algorithms import FedAvg, FedBCD, FedProx, SplitNN, SplitNNU
 
 ONE, SOME = [1, 1, 1], [[3, 1, 2, 0], [1, 1, 4], [1, 2]]  # clients of each silo
 

@@ -6,12 +6,12 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
-from plain_tdcd import plain_tdcd
 from torch import nn
 
 from fedloom import TDCD, InverseSqrt, Run, Task, lstm, mlp, partition
 from fedloom import linear as make_linear
 from fedloom.fabric.schedule import Moment, Scripted
+from tests.helpers.plain_tdcd import plain_tdcd
 
 ROUNDS, ROWS = 4, 60
 TOLERANCE = 1e-10

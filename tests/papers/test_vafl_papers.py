@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from plain_vafl import plain_visits, rows_of
 from torch import nn
 
 from fedloom import Network, Run
 from fedloom.algorithms import VAFL, Central, InverseTime, SplitNNAsync
 from fedloom.algorithms.vafl.server_table import BINS
 from fedloom.testing import placement, task
+from tests.helpers.plain_vafl import plain_visits, rows_of
 
 UNEVEN = Network(
     t_comm=3.0, t_comp=1.0, rates={"ash": 0.05}, speed={"birch": 0.3}, latency={"ash-cedar": 9.0}

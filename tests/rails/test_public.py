@@ -1,6 +1,6 @@
 """What users type is a promise: it changes on purpose only."""
 
-import public
+from tests.rails import public
 
 
 def test_what_users_type_is_as_stored():

@@ -3,7 +3,8 @@
 import json
 
 import pytest
-import traces
+
+from tests.rails import traces
 
 CASES = traces.cases()
 BEFORE = json.loads(traces.STORED.read_text())

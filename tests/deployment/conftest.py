@@ -1,0 +1,26 @@
+"""Federations that have trained."""
+
+import pytest
+
+from fedloom.config.runfile import RunFile
+from fedloom.deployment.rehearsal import Rehearsal
+from tests.helpers.predictions import finish
+
+QUICK = {"start": 60.0, "patience": 30.0, "beat": 0.2, "silence": 3.0, "linger": 3.0}
+
+
+@pytest.fixture
+def finished(tmp_path):
+    """A federation that has trained."""
+    made = []
+
+    def make(text, **waits):
+        one = Rehearsal(RunFile.parse(text), tmp_path / f"r{len(made)}", {**QUICK, **waits})
+        made.append(one)
+        run = one.prepare()
+        finish(one, run)
+        return one, run
+
+    yield make
+    for one in made:
+        one.stop()

@@ -1,0 +1,165 @@
+"""Who connects without being let in: strangers take no more room than there is, and keep nobody
+from coming in."""
+
+import asyncio
+import socket
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from fedloom.core.errors import SettingError
+from fedloom.core.topology import Client, Topology
+from fedloom.transports.grpc import listener
+from fedloom.transports.grpc.listener import Limits
+from tests.deployment.test_processes import SLOW
+from tests.helpers.federations import Keys, dialling, opened
+from tests.transports.test_disturbed import joined, until
+
+SMALL = Topology({"ash": ("0", "1")})
+FIRST = Client("ash", "1")
+
+
+@pytest.fixture
+def federation(tmp_path, monkeypatch):
+    """One hub and its clients, little patience and little room; and what they noted."""
+    monkeypatch.setattr(listener, "PATIENCE", 0.5)
+    monkeypatch.setattr(Limits, "beside", lambda members: Limits(silent=8, speaking=4))
+    keys, notes = Keys(tmp_path, SMALL), []
+    transports = opened(keys, notes=notes)
+    joined(transports, notes)
+    yield keys, transports, notes
+    closing = [threading.Thread(target=one.close) for one in transports.values()]
+    for one in closing:
+        one.start()
+    for one in closing:
+        one.join(30)
+
+
+def stranger(port, *said, source="127.0.0.1"):
+    one = socket.create_connection(("127.0.0.1", port), 5, (source, 0))
+    for some in said:
+        one.sendall(some)
+    return one
+
+
+def is_cut_off(one, within=5.0):
+    one.settimeout(within)
+    try:
+        return one.recv(1) == b""
+    except ConnectionResetError:
+        return True
+    except (TimeoutError, BlockingIOError):
+        return False
+
+
+def refused(notes, why):
+    return [facts for _, event, facts in notes if event == "refused" and why in facts["why"]]
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ([], "said nothing within"),
+        ([b"\x16\x03"], "was not let in within"),
+        ([b"\x16\x03\x01\x00\x05hello"], "did not get through TLS"),
+        ([b"GET / HTTP/1.1\r\n\r\n"], "did not speak TLS"),
+    ],
+)
+def test_a_stranger_is_cut_off_and_noted(federation, said, why):
+    _, transports, notes = federation
+    one = stranger(transports["ash"].port, *said)
+    until(lambda: refused(notes, why))
+    assert refused(notes, why)[0]["address"] == "127.0.0.1"
+    if "TLS" not in why or not said[0].startswith(b"\x16"):
+        assert is_cut_off(one)
+    until(lambda: transports["ash"].strangers == 0)
+
+
+def test_who_is_let_in_stays(federation):
+    """Longer than anybody may take to come in."""
+    _, transports, notes = federation
+    with stranger(transports["ash"].port):
+        until(lambda: refused(notes, "said nothing"))
+    with stranger(transports["ash"].port):
+        until(lambda: refused(notes, "said nothing")[-1].get("times") == 2)
+    assert not [event for _, event, _ in notes if event == "left"]
+
+
+def test_who_calls_twice_stays_when_one_call_has_ended(federation):
+    transports, notes = federation[1:]
+    hub = transports["ash"]
+    front = hub._meeting.front
+
+    async def call():
+        for peer in front._visitors:  # they talk
+            with front.let_in(peer):
+                pass
+        return front.strangers
+
+    assert len(front._visitors) == 2
+    assert asyncio.run_coroutine_threadsafe(call(), hub._loop).result(5) == 0
+    assert not [event for _, event, _ in notes if event == "left"]
+
+
+def test_where_it_is_full_the_address_with_the_most_loses_its_oldest(federation):
+    _, transports, notes = federation
+    port = transports["ash"].port
+    other = stranger(port, source="127.0.0.2")
+    crowd = [stranger(port) for _ in range(7)]
+    until(lambda: transports["ash"].strangers == 8)
+    crowd.append(stranger(port))
+    until(lambda: refused(notes, "made room"))
+    assert [facts["address"] for facts in refused(notes, "made room")] == ["127.0.0.1"]
+    assert is_cut_off(crowd[0])
+    assert not any(is_cut_off(one, 0.0) for one in (other, *crowd[1:]))
+
+
+def test_a_client_comes_in_through_a_crowd(federation):
+    """Of the same address, and always full."""
+    keys, transports, _ = federation
+    port, over = transports["ash"].port, threading.Event()
+
+    def press():
+        held = []
+        while not over.wait(0.005):
+            held = [*held[-20:], stranger(port)]
+
+    pressing = threading.Thread(target=press)
+    pressing.start()
+    try:
+        until(lambda: transports["ash"].strangers >= 8)
+        transports[FIRST].close()
+        notes = []
+        transports[FIRST] = dialling(keys, FIRST, port, notes=notes)
+        until(lambda: any(event == "joined" for _, event, _ in notes))
+    finally:
+        over.set()
+        pressing.join()
+
+
+def test_few_files_are_said_before_anybody_comes(monkeypatch):
+    monkeypatch.setattr(listener, "raised_limit", lambda: 1024)
+    assert Limits.beside(4) == Limits(442, 128)
+    assert Limits.beside(200) == Limits(148, 49)
+    with pytest.raises(
+        SettingError, match=r"1024 open files are too few .* 300 parties: allow 2056"
+    ):
+        Limits.beside(300)
+
+
+def test_all_members_may_come_back_at_once(monkeypatch):
+    monkeypatch.setattr(listener, "raised_limit", lambda: 1 << 16)
+    assert Limits.beside(4) == Limits(512, 128)
+    assert Limits.beside(1000) == Limits(2000, 2000)
+
+
+def test_the_limit_of_files_is_raised_as_far_as_may_be():
+    code = "import resource as r; r.setrlimit(r.RLIMIT_NOFILE, (300, 700))\n"
+    code += "from fedloom.transports.grpc.listener import raised_limit as raised\n"
+    code += "print(raised(), raised(), r.getrlimit(r.RLIMIT_NOFILE))"
+    told = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=SLOW
+    )
+    assert told.stdout == "700 700 (700, 700)\n"
