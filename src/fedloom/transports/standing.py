@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from hashlib import sha256
 from threading import RLock
 from typing import Any, Protocol
 
@@ -44,7 +45,7 @@ class Standing:
     cause: str | None = None  # why the run was stopped
     restore: bool = False  # and cannot go on before something is restored
     talks: dict[Party, Connected] = field(default_factory=dict)
-    _refusals: Counter[str] = field(default_factory=Counter)
+    _refusals: Counter[bytes] = field(default_factory=Counter)  # by a digest: words can be long
     _lock: Any = field(default_factory=RLock)
 
     def stop(self, cause: str, told_by: Party | None = None, restore: bool = False) -> None:
@@ -64,10 +65,10 @@ class Standing:
         too many ways is counted together."""
         about = {"peer": None if peer is None else str(peer), "address": address}
         facts = {"why": shortened(why), **{k: v for k, v in about.items() if v is not None}}
-        key = str(facts)
+        key = sha256(str(facts).encode("utf-8", "backslashreplace")).digest()
         with self._lock:
             if key not in self._refusals and len(self._refusals) >= DIFFERENT:
-                key = "others"
+                key = b"others"
             self._refusals[key] += 1
             times = self._refusals[key]
         if times & (times - 1) == 0:
