@@ -45,9 +45,9 @@ def test_the_ends_of_the_cipher_s_numbers_are_finite(monkeypatch):
     ids=["another run", "another secret", "no secret", "another seed"],
 )
 def test_nothing_in_common(other):
-    mine = streams()
-    assert (mine.own(ME, 1).normal(64) != other.own(ME, 1).normal(64)).all()
-    assert mine.own(ME, 1).mark != other.own(ME, 1).mark
+    first = streams()
+    assert (first.own(ME, 1).normal(64) != other.own(ME, 1).normal(64)).all()
+    assert first.own(ME, 1).mark != other.own(ME, 1).mark
 
 
 def test_the_same_again_and_common_streams_are_common():

@@ -64,16 +64,16 @@ def wrong(field):
         yield None, ".*is expected, not None|None is not one of the choices"
 
 
-EACH = [(name, setting) for name in NAMES for setting in settings_of(name)]
+SETTINGS = [(name, setting) for name in NAMES for setting in settings_of(name)]
 
 
-@pytest.mark.parametrize(("name", "setting"), EACH, ids=map("-".join, EACH))
+@pytest.mark.parametrize(("name", "setting"), SETTINGS, ids=map("-".join, SETTINGS))
 def test_constructors_check_their_own_settings(name, setting):
     """Every setting of every registered algorithm, when one is made, replaced or named in a run
     file: in the same words, with what is wrong with it."""
     kind = algorithms[name]
-    for value, told in wrong(settings_of(name)[setting]):
-        own = f"{kind.__name__}: {setting}:? ({told})"
+    for value, message in wrong(settings_of(name)[setting]):
+        own = f"{kind.__name__}: {setting}:? ({message})"
         with pytest.raises(SettingError, match=own):
             kind(**{setting: value})
         with pytest.raises(SettingError, match=own):
@@ -105,7 +105,7 @@ def test_step_sizes_check_their_settings(rule):
 
 def test_settings_of_privacy_are_checked_when_it_is_made():
     good = {"mode": "noise-only", "clip": 1.0, "noise": 0.5}
-    for wrong_one, told in (
+    for wrong, message in (
         ({"mode": "trianed"}, "\"trianed\" is not one of the choices; did you mean 'trained'"),
         ({"clip": -1}, "clip must be above 0, not -1"),
         ({"noise": "0.5"}, 'Privacy: noise: a number is expected, not "0.5"'),
@@ -113,17 +113,17 @@ def test_settings_of_privacy_are_checked_when_it_is_made():
         ({"releases": 2.5}, "Privacy: releases: a whole number is expected, not 2.5"),
         ({"mode": "trained"}, "give gradient_clip"),
     ):
-        with pytest.raises(SettingError, match=told):
-            Privacy(**{**good, **wrong_one})
-        with pytest.raises(SettingError, match=told):
-            dataclasses.replace(Privacy(**good), **wrong_one)
+        with pytest.raises(SettingError, match=message):
+            Privacy(**{**good, **wrong})
+        with pytest.raises(SettingError, match=message):
+            dataclasses.replace(Privacy(**good), **wrong)
     text = 'data.name = "iris"\n[algorithm.privacy]\nmode = "noise-only"\nnoise = -1\n'
     with pytest.raises(SettingError, match=r"file:4: algorithm\.privacy\.noise: must be above 0"):
         RunFile.parse(text)
 
 
 @pytest.mark.parametrize(
-    ("call", "told"),
+    ("call", "message"),
     [
         (lambda: Run(TASK, TDCD(), IRIS), "an Algorithm is expected, not a Task; the order is alg"),
         (lambda: Run(TDCD(), IRIS, TASK), "Run: task: a Task is expected, not a Federated; the or"),
@@ -150,8 +150,8 @@ def test_settings_of_privacy_are_checked_when_it_is_made():
         (lambda: load_dataset("iris", standardise=1), "data set iris: standardise: true or false"),
     ],
 )
-def test_what_mistakes_are_told(call, told):
-    with pytest.raises(FedLoomError, match=told):
+def test_messages_of_mistakes(call, message):
+    with pytest.raises(FedLoomError, match=message):
         call()
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from fedloom.cli.main import main
 from fedloom.config.runfile import RunFile
-from fedloom.core.files import SHARED, Appending, own_folder, write_bytes, write_text
+from fedloom.core.files import SHARED, Appending, private_folder, write_bytes, write_text
 from fedloom.core.topology import Client
 from fedloom.deployment.rehearsal import Rehearsal
 from tests.deployment.test_processes import RUN, SLOW
@@ -50,7 +50,7 @@ def test_what_others_could_read_is_closed_to_them(tmp_path, umask):
     for name in ("log", "checkpoint"):
         (own / name).touch(mode=0o666)
         (own / name).chmod(0o644)
-    own_folder(own)
+    private_folder(own)
     log = Appending(own / "log")
     log.add("a line")
     write_bytes(own / "checkpoint", b"1")

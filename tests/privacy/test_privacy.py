@@ -314,7 +314,7 @@ def test_a_heuristic_says_so_in_every_record():
         assert told["says"] == HEURISTIC
         assert "epsilon" not in told
     unclipped = run_of(tdcd(Privacy("noise-only", noise=0.5))).fit(1)
-    assert "mu" not in unclipped.look().privacy
+    assert "mu" not in unclipped.add_record().privacy
     assert run_of(tdcd(None)).fit(1).add_record().privacy is None
 
 

@@ -87,14 +87,14 @@ def add(verbs: common.Verbs) -> None:
 
 @common.of_network
 def act_align(chosen: argparse.Namespace) -> None:
-    from ..core.files import own_folder
+    from ..core.files import private_folder
     from ..deployment.agreement.align import Aligning
     from ..deployment.log import Log
     from ..deployment.party_file import PartyFile
 
     own = PartyFile.read(chosen.party)
     folder = Path(own.party.folder)
-    own_folder(folder)
+    private_folder(folder)
     log = Log(folder, own.me, _nothing if chosen.quiet else _say)
     made = Aligning(RunFile.read(chosen.file, chosen.set), own, log).go()
     if not chosen.quiet:

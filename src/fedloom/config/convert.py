@@ -11,10 +11,10 @@ from typing import Any, get_args
 
 from ..algorithms.step_sizes import RULES, StepSize
 from ..core.errors import SettingError, nearest
-from ..core.settings import REQUIRED, BadKey, Field, Limit, Path, Reader, fields_of
+from ..core.settings import REQUIRED, BadKey, Field, KeyPath, Limit, Reader, fields_of
 
 
-def table(fields: Mapping[str, Field], values: Mapping[str, Any], path: Path) -> dict[str, Any]:
+def table(fields: Mapping[str, Field], values: Mapping[str, Any], path: KeyPath) -> dict[str, Any]:
     """A table with these fields, defaults filled in; unknown and missing keys are refused."""
     for key in values:
         if key not in fields:
@@ -30,7 +30,7 @@ def table(fields: Mapping[str, Field], values: Mapping[str, Any], path: Path) ->
     return found
 
 
-def made(kind: Any, settings: Mapping[str, Any], path: Path) -> Any:
+def made(kind: Any, settings: Mapping[str, Any], path: KeyPath) -> Any:
     """A dataclass of these settings; what it refuses is said of the table they are from."""
     try:
         return kind(**settings)
@@ -45,7 +45,7 @@ class FromTables(Reader):
     """Values as TOML has them: tables for dataclasses and step-size rules, whole numbers for
     others, "none" for None."""
 
-    def single(self, hint: Any, value: Any, path: Path, limit: Limit | None) -> Any:
+    def single(self, hint: Any, value: Any, path: KeyPath, limit: Limit | None) -> Any:
         if hint is StepSize:
             return self._rule(value, path)
         if isinstance(hint, type) and dataclasses.is_dataclass(hint):
@@ -63,12 +63,12 @@ class FromTables(Reader):
             return "a table with a rule"
         return "a table" if dataclasses.is_dataclass(hint) else super().named(hint)
 
-    def _one_of(self, hint: Any, value: Any, path: Path, limit: Limit | None) -> Any:
+    def _union(self, hint: Any, value: Any, path: KeyPath, limit: Limit | None) -> Any:
         if value == "none" and type(None) in get_args(hint):
             return None
-        return super()._one_of(hint, value, path, limit)
+        return super()._union(hint, value, path, limit)
 
-    def _rule(self, value: Any, path: Path) -> Any:
+    def _rule(self, value: Any, path: KeyPath) -> Any:
         """A step-size rule: {rule = "cosine", lr = 0.1, steps = 1000}."""
         if not isinstance(value, Mapping):
             self.refuse(StepSize, value, path)

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from ..core.arithmetic import Precision
 from ..core.errors import SettingError
 from ..core.registry import Registry, algorithms, datasets, losses, models
-from ..core.settings import BadKey, Field, Path, Share, at_least, fields_of
+from ..core.settings import BadKey, Field, KeyPath, Share, at_least, fields_of
 from ..data import datasets as _sets  # noqa: F401  (registers the data sets)
 from ..data.partition.partition import Partition
 from ..data.tables.read import read_tables
@@ -148,7 +148,7 @@ RUN = {
 CUT_FILE = Field("file", str | None, None, "take the cut from this file, written by another run")
 
 
-def data_fields(values: Mapping[str, Any], path: Path) -> dict[str, Field]:
+def data_fields(values: Mapping[str, Any], path: KeyPath) -> dict[str, Field]:
     if "silos" in values:
         return OWN
     if "name" not in values:
@@ -157,12 +157,12 @@ def data_fields(values: Mapping[str, Any], path: Path) -> dict[str, Field]:
     return {**NAMED, **fields_of(entry.load, without=("files",))}
 
 
-def model_settings(name: Any, path: Path) -> dict[str, Field]:
+def model_settings(name: Any, path: KeyPath) -> dict[str, Field]:
     """What the run file may say about a model."""
     return fields_of(known(models, name, (*path, "name")), without=FILLED)
 
 
-def model_table(values: Mapping[str, Any], path: Path) -> dict[str, Any]:
+def model_table(values: Mapping[str, Any], path: KeyPath) -> dict[str, Any]:
     name = values.get("name", MODEL["name"].default)
     found = table({**MODEL, **model_settings(name, path)}, values, path)
     for silo, other in found["silos"].items():
@@ -182,7 +182,7 @@ def model_table(values: Mapping[str, Any], path: Path) -> dict[str, Any]:
     return found
 
 
-def algorithm_fields(values: Mapping[str, Any], path: Path) -> dict[str, Field]:
+def algorithm_fields(values: Mapping[str, Any], path: KeyPath) -> dict[str, Field]:
     name = values.get("name", RUN["name"].default)
     return {**RUN, **fields_of(known(algorithms, name, (*path, "name")))}
 
@@ -195,7 +195,7 @@ def network_fields() -> dict[str, Field]:
     return fields_of(Network)
 
 
-def known(registry: Registry, name: Any, path: Path) -> Any:
+def known(registry: Registry, name: Any, path: KeyPath) -> Any:
     """What is registered under a name of the run file."""
     try:
         return registry[name]

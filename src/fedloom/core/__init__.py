@@ -1,5 +1,5 @@
-"""What everything else stands on: errors, random streams, trees of tensors, registries, files,
-who takes part (topology) and where a value lives (placed).
+"""What every other package uses: errors, settings, random streams, trees of tensors, registries,
+files, the parties of a run (topology) and values that live at a party (placed).
 
 May import: nothing of FedLoom.
 """

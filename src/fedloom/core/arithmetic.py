@@ -1,5 +1,8 @@
-"""How local work multiplies: in the model's own precision, or with fewer digits, as the matrix
-units of a GPU do. Weights, their updates, means and messages keep the model's precision."""
+"""Devices, and the precision of local work.
+
+Products may be computed in TF32 or bfloat16, as a GPU's matrix units do. Weights, their updates,
+means and messages keep the model's precision.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ Precision = Literal["float32", "float64", "tf32", "bf16"]
 
 
 def device_of(name: str | torch.device) -> torch.device:
-    """A device that is here."""
+    """The device of this name; SettingError where torch does not have it."""
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -26,12 +29,12 @@ def device_of(name: str | torch.device) -> torch.device:
 
 
 def dtype_of(precision: Precision) -> torch.dtype:
-    """That of the model."""
+    """The dtype of the model's weights."""
     return torch.float64 if precision == "float64" else torch.float32
 
 
 def multiplying(precision: str, device: torch.device) -> AbstractContextManager[object]:
-    """Where local work is done."""
+    """A context in which products have this precision."""
     if precision == "bf16":
         return _bf16(device)
     if precision == "tf32" and device.type == "cuda":

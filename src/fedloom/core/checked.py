@@ -1,5 +1,4 @@
-"""Settings are checked where they are given: by a dataclass when it is made, by a function when it
-is called."""
+"""Settings are checked where they are given: `Checked` dataclasses, `@checked()` functions."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 READER = Reader()
 SIMPLE = (int, float, str, list, tuple, dict, type(None))
-_known: dict[Any, dict[str, Field]] = {}
+_cache: dict[Any, dict[str, Field]] = {}  # of a class or a function
 
 
 class Checked:
@@ -26,34 +25,34 @@ class Checked:
 
 
 def _fields(thing: Any) -> dict[str, Field]:
-    if thing not in _known:
-        _known[thing] = fields_of(thing)
-    return _known[thing]
+    if thing not in _cache:
+        _cache[thing] = fields_of(thing)
+    return _cache[thing]
 
 
-def check_fields(made: Any) -> None:
-    """Refuse settings that cannot be; a list that is to be a tuple becomes one."""
-    kind = type(made)
+def check_fields(instance: Any) -> None:
+    """Refuse invalid settings of a dataclass. A list where a tuple is declared becomes a tuple."""
+    kind = type(instance)
     try:
         fields = _fields(kind)
-    except NameError:  # hints of a class in a function, say
+    except NameError:  # type hints of a class that was defined in a function
         return
     for name, field in fields.items():
-        given = getattr(made, name)
+        given = getattr(instance, name)
         value = read(kind.__name__, field, given)
         if type(value) is not type(given) and isinstance(given, list | tuple):
-            object.__setattr__(made, name, value)
+            object.__setattr__(instance, name, value)
 
 
 def check_settings(where: str, fields: Mapping[str, Field], given: Mapping[str, Any]) -> None:
-    """Refuse settings, of those that are known, that cannot be."""
+    """Refuse invalid values; names that are not in `fields` are not checked."""
     for name, value in given.items():
         if name in fields:
             read(where, fields[name], value)
 
 
 def read(where: str, field: Field, value: Any) -> Any:
-    """A value as its setting wants it, or a SettingError that says of what it is."""
+    """The value, converted to the type of its setting; a SettingError names the setting."""
     if value is field.default and value is not REQUIRED:
         return value
     try:
@@ -65,26 +64,26 @@ def read(where: str, field: Field, value: Any) -> Any:
 
 
 def checked(*without: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """A function that refuses arguments that are not of the types and limits it names, but for
-    those that it looks at itself."""
+    """A decorator: arguments are checked against the function's types and limits, except those
+    named in `without`, which the function checks itself."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         where = function.__qualname__.removesuffix(".__init__")
         signature = inspect.signature(function)
-        several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-        left_out = {name for name, one in signature.parameters.items() if one.kind in several}
-        left_out |= {"self", *without}
+        variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        skipped = {name for name, p in signature.parameters.items() if p.kind in variadic}
+        skipped |= {"self", *without}
 
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             fields = _fields(function)
             for name, value in signature.bind(*args, **kwargs).arguments.items():
-                if name not in left_out:
+                if name not in skipped:
                     try:
                         read(where, fields[name], value)
                     except SettingError as problem:
-                        told = f"{problem}{_order(fields, name, value)}"
-                        raise SettingError(told) from None
+                        message = f"{problem}{_order_hint(fields, name, value)}"
+                        raise SettingError(message) from None
             return function(*args, **kwargs)
 
         return call
@@ -92,14 +91,14 @@ def checked(*without: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     return decorate
 
 
-def _order(fields: Mapping[str, Field], name: str, value: Any) -> str:
-    """What to say where an object would do as another argument."""
-    needed = [one for one in fields.values() if one.default is REQUIRED and one.name != "self"]
-    others = [] if isinstance(value, SIMPLE) else [one for one in needed if one.name != name]
+def _order_hint(fields: Mapping[str, Field], name: str, value: Any) -> str:
+    """The order of the arguments, where an object would be valid as another one of them."""
+    required = [f for f in fields.values() if f.default is REQUIRED and f.name != "self"]
+    others = [] if isinstance(value, SIMPLE) else [f for f in required if f.name != name]
     for field in others:
         try:
             READER.read(field.hint, value, ())
         except BadKey:
             continue
-        return f"; the order is {', '.join(one.name for one in needed)}"
+        return f"; the order is {', '.join(f.name for f in required)}"
     return ""

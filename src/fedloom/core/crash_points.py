@@ -1,7 +1,6 @@
-"""Named points at which a process can be told to die, as if its machine had: for tests of what
-survives it.
+"""Named points at which tests can kill a process, to see what survives.
 
-    FEDLOOM_CRASH="before hub-embedding:3"      the third time it gets there, SIGKILL
+    FEDLOOM_CRASH="before hub-embedding:3"      SIGKILL when the point is reached the third time
 
 Without the variable nothing happens.
 """
@@ -12,13 +11,13 @@ import os
 import signal
 from collections import Counter
 
-_been: Counter[str] = Counter()
+_reached: Counter[str] = Counter()
 
 
 def crash(point: str) -> None:
-    """Here, if this is the point, and this the time."""
+    """Kill this process if the variable names this point, and it is reached that often."""
     planned, _, times = os.environ.get("FEDLOOM_CRASH", "").rpartition(":")
     if point == planned:
-        _been[point] += 1
-        if _been[point] == int(times):
+        _reached[point] += 1
+        if _reached[point] == int(times):
             os.kill(os.getpid(), signal.SIGKILL)

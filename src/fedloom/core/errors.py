@@ -3,20 +3,20 @@
 FedLoomError
 ├── InputError          what the user gave cannot be run; found before any training
 │   ├── DataError       rows, ids, features or labels
-│   │   └── DamagedError    a file of FedLoom's own is not as it was written
+│   │   └── DamagedError    a file written by FedLoom is missing or damaged
 │   ├── ModelError      a module, or how modules fit together
 │   └── SettingError    a number or a name in the settings
-├── PlacementError      an algorithm touched a value that lives elsewhere
+├── PlacementError      an algorithm used a value at a party where it does not live
 ├── ProtocolError       a message that does not fit its kind, its place or its time
 │   └── FrameError      bytes that are not a message of this run
 ├── NotFiniteError      NaN or infinity in what a party sent
 ├── LocalError          a local function failed at a party
 ├── LostError           a party did not answer within its deadline
-├── RefusedError        a party that may not take part: its certificate, its run, its address
+├── RefusedError        a party that may not take part: its certificate, its run or its address
 ├── AbortedError        another party stopped the run; carries the cause
-│   └── OutOfStepError  hubs are at different points of the run: they agree on one, and go on
-├── NoCommonRoundError  there is no round that all hubs could go on from
-├── ExistsError         an output folder that already holds something
+│   └── OutOfStepError  hubs are in different attempts at the run: they agree on one and go on
+├── NoCommonRoundError  no round has a state at all hubs, so the run cannot be resumed
+├── ExistsError         an output folder is not empty; nothing is overwritten
 ├── WriteError          a file cannot be written: a full disk, a folder without permission
 └── InterruptedRun      the user stopped the run; what was done is saved
 """
@@ -29,11 +29,11 @@ from typing import Any
 
 
 class HaltedWarning(UserWarning):
-    """A run ended before the rounds it was asked for; a privacy budget, say, was used up."""
+    """A run ended early: its privacy budget, for example, was used up."""
 
 
 class DamagedWarning(UserWarning):
-    """A file of FedLoom's own was damaged, and an earlier one was used."""
+    """A file written by FedLoom was damaged, and an earlier version of it was used."""
 
 
 class FedLoomError(Exception):
@@ -45,11 +45,11 @@ class InputError(FedLoomError, ValueError):
 
 
 class DataError(InputError):
-    """Rows, ids, features or labels are not usable as given."""
+    """Rows, ids, features or labels cannot be used."""
 
 
 class DamagedError(DataError):
-    """A file of FedLoom's own is missing, or is not as it was written."""
+    """A file written by FedLoom is missing or damaged."""
 
 
 class ModelError(InputError):
@@ -61,7 +61,7 @@ class SettingError(InputError):
 
 
 class PlacementError(FedLoomError, TypeError):
-    """A value was touched where it does not live."""
+    """An algorithm used a value at a party where it does not live."""
 
 
 class ProtocolError(FedLoomError):
@@ -69,7 +69,7 @@ class ProtocolError(FedLoomError):
 
 
 class FrameError(ProtocolError):
-    """Bytes that are not a whole, unchanged message of this run, meant for us."""
+    """Bytes that are not a complete, unchanged message of this run for this party."""
 
 
 class NotFiniteError(FedLoomError, ArithmeticError):
@@ -85,7 +85,7 @@ class LostError(FedLoomError):
 
 
 class RefusedError(FedLoomError):
-    """A party may not take part, or was told so."""
+    """A party may not take part: its certificate, its run or its address is not accepted."""
 
 
 class AbortedError(FedLoomError):
@@ -93,15 +93,15 @@ class AbortedError(FedLoomError):
 
 
 class OutOfStepError(AbortedError):
-    """A party is at another point of the run than the others: this attempt at it is over."""
+    """A party is in another attempt at the run than its peers: this attempt is over."""
 
 
 class NoCommonRoundError(FedLoomError):
-    """Hubs hold no round in common to go on from."""
+    """No round has a state at all hubs, so the run cannot be resumed."""
 
 
 class ExistsError(FedLoomError, FileExistsError):
-    """An output folder that already holds something is never overwritten."""
+    """An output folder is not empty; nothing is overwritten."""
 
 
 class WriteError(FedLoomError, OSError):
@@ -113,15 +113,15 @@ class InterruptedRun(FedLoomError):
 
 
 def reason(problem: BaseException) -> str:
-    """Why something failed, without the exception's own words: parsers quote what they stumble
-    over, and that is somebody's."""
+    """Why something failed, without the exception's own message: parsers quote the cell that they
+    failed on, and cells are private."""
     if isinstance(problem, OSError) and problem.strerror:
         return problem.strerror
     return type(problem).__name__
 
 
 def nearest(word: str, known: Iterable[Any]) -> str:
-    """'; did you mean ...?' or the list of what is known: the tail of an error message."""
+    """The end of an error message: '; did you mean ...?', or the list of known names."""
     known = sorted(map(str, known))
     close = difflib.get_close_matches(word, known, n=1)
     return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"

@@ -1,10 +1,9 @@
-"""Writing files so that a crash, a full disk or an impatient user never leaves half of one; and who
-may read them.
+"""Atomic writes, and file permissions.
 
-A file is private unless its writer says that it is to be shared: its owner alone may read it, and a
-folder that is made for it is its owner's alone, whatever the umask says. What is shared others may
-read as the umask says; nobody else may write it, or a certificate and an allow-list would be worth
-nothing.
+A crash, a full disk or Ctrl-C never leaves half a file: the new content is complete, or the old one
+stays. A file is PRIVATE unless its writer says SHARED. Only the owner can read a private file and
+the folders made for it, whatever the umask. Others may read a shared file, as the umask allows;
+nobody else may write it, since certificates and allow-lists are shared files.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from .errors import DataError, ExistsError, SettingError, WriteError
 
 try:
     import fcntl
-except ImportError:  # a system without such locks
+except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 LOCK = ".lock"
@@ -33,8 +32,8 @@ PRIVATE, SHARED = 0o600, 0o644  # modes of a file
 
 
 @contextmanager
-def telling(path: Path) -> Iterator[None]:
-    """Turn what the system says into a WriteError that names the file."""
+def write_errors(path: Path) -> Iterator[None]:
+    """An OSError inside becomes a WriteError that names the file."""
     try:
         yield
     except OSError as problem:
@@ -42,11 +41,11 @@ def telling(path: Path) -> Iterator[None]:
 
 
 def write_bytes(path: Path, content: bytes, mode: int = PRIVATE, durable: bool = True) -> None:
-    """The whole file or, on any failure, what was there before; `durable`: also if the machine
-    fails."""
+    """Replace the file atomically: on any failure the old content stays. `durable`: also after a
+    power failure."""
     part = path.with_name(f".{path.name}.part")
     make_folder(path.parent, mode)
-    with telling(path):
+    with write_errors(path):
         try:
             part.unlink(missing_ok=True)
             with os.fdopen(_opened(part, os.O_WRONLY | os.O_EXCL, mode), "wb") as file:
@@ -75,8 +74,10 @@ def write_json(path: Path, value: Any, mode: int = PRIVATE) -> None:
 
 
 class Appending:
-    """A file that is only ever added to. It is opened once, so that lines can still be added when
-    the process may open no more files; and again when somebody has moved it away (logrotate)."""
+    """A file that lines are appended to.
+
+    It is opened once, so that lines can be added even when the process has no file handle left. It
+    is opened again when somebody has moved it (logrotate)."""
 
     def __init__(self, path: Path, mode: int = PRIVATE):
         self.path, self._mode = path, mode
@@ -84,8 +85,8 @@ class Appending:
         self._lock = threading.Lock()
 
     def add(self, line: str, durable: bool = True) -> None:
-        """One more line; `durable`: on disk when this returns."""
-        with telling(self.path), self._lock:
+        """Append a line. `durable`: it is on disk when this returns."""
+        with write_errors(self.path), self._lock:
             if self._file is None or self._is_moved(self._file):
                 opened = _opened(self.path, os.O_WRONLY | os.O_APPEND, self._mode)
                 self.close()
@@ -109,15 +110,15 @@ class Appending:
 
 
 def touch(path: Path) -> None:
-    """There is such a file, for its owner; what is in it stays."""
-    with telling(path):
+    """Create a private file, or make an existing one private; its content stays."""
+    with write_errors(path):
         os.close(_opened(path, os.O_WRONLY, PRIVATE))
 
 
-def second_name(path: Path, other: Path) -> None:
-    """The same file under another name as well; a copy, where the system has no such names."""
+def link_or_copy(path: Path, other: Path) -> None:
+    """A hard link, or a copy where the file system has no hard links."""
     part = other.with_name(f".{other.name}.part")
-    with telling(other):
+    with write_errors(other):
         try:
             part.unlink(missing_ok=True)
             os.link(path, part)
@@ -129,34 +130,34 @@ def second_name(path: Path, other: Path) -> None:
 
 
 def append_line(path: Path, line: str, mode: int = PRIVATE) -> None:
-    """One more line, on disk when this returns."""
+    """Append a line to a file; it is on disk when this returns."""
     with closing(Appending(path, mode)) as file:
         file.add(line)
 
 
 def make_folder(path: Path, mode: int = PRIVATE) -> None:
-    """A folder for files of this mode, with those above it that are lacking; one that is there
-    stays as it is."""
-    with telling(path):
+    """Create a folder for files of this mode, and its parents. Existing folders stay as they
+    are."""
+    with write_errors(path):
         for folder in [*reversed(path.parents), path]:
             if not folder.is_dir():
                 folder.mkdir(0o700 if mode == PRIVATE else 0o755, exist_ok=True)
 
 
-def own_folder(path: Path) -> None:
-    """A folder that is this program's alone: made, or closed to others where it is there and is
-    ours to close; a folder for everybody (/tmp) is not."""
+def private_folder(path: Path) -> None:
+    """Create a folder that only its owner can read, or close an existing one to others. A folder of
+    another user, or a sticky one (/tmp), stays as it is."""
     make_folder(path)
     if os.name == "posix":
-        found = path.stat()
-        is_ours = found.st_uid == os.geteuid() and not found.st_mode & stat.S_ISVTX
-        if is_ours and found.st_mode & 0o077:
-            with telling(path):
+        status = path.stat()
+        is_ours = status.st_uid == os.geteuid() and not status.st_mode & stat.S_ISVTX
+        if is_ours and status.st_mode & 0o077:
+            with write_errors(path):
                 path.chmod(0o700)
 
 
-def refuse_open(path: Path, what: str) -> None:
-    """SettingError for a key, a secret, a salt that is open to others than its owner."""
+def check_private(path: Path, what: str) -> None:
+    """SettingError for a key, a secret or a salt that others than its owner can read."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
     except OSError as problem:
@@ -169,8 +170,8 @@ def refuse_open(path: Path, what: str) -> None:
 
 
 def read_secret(path: Path, what: str) -> bytes:
-    """What is in a file that is nobody else's."""
-    refuse_open(path, what)
+    """The content of a file that only its owner can read."""
+    check_private(path, what)
     try:
         return path.read_bytes()
     except OSError as problem:
@@ -178,7 +179,7 @@ def read_secret(path: Path, what: str) -> bytes:
 
 
 def _opened(path: Path, flags: int, mode: int) -> int:
-    """A handle of a file that may be new; a private one becomes so, if it was not."""
+    """A file descriptor, of a new file or an existing one, with this mode."""
     handle = os.open(path, flags | os.O_CREAT, mode)
     if mode == PRIVATE and hasattr(os, "fchmod") and os.fstat(handle).st_mode & 0o777 != PRIVATE:
         os.fchmod(handle, PRIVATE)
@@ -187,11 +188,11 @@ def _opened(path: Path, flags: int, mode: int) -> int:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Nobody else writes to the folder meanwhile; let go of by the system if this process dies."""
+    """An exclusive lock on a folder. The system releases it if this process dies."""
     if fcntl is None:
         yield
         return
-    with telling(folder / LOCK):
+    with write_errors(folder / LOCK):
         file = os.fdopen(_opened(folder / LOCK, os.O_WRONLY, PRIVATE), "w")
     with file:
         try:
@@ -202,7 +203,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a rename last through a power cut, where the system knows how."""
+    """Make a rename survive a power failure, on POSIX."""
     if os.name == "posix":
         handle = os.open(folder, os.O_RDONLY)
         try:

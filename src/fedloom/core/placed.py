@@ -1,7 +1,7 @@
-"""Placed values: what an algorithm's round() holds in its hands, from above.
+"""Placed values: the values that an algorithm's round() works with.
 
-A placed value lives somewhere: at each hub, at each client, at one party. It cannot be looked into;
-local work goes through `at_clients`, `at_hubs` and `at`, and a move has a verb.
+A placed value lives somewhere: at each hub, at each client, at one party. round() cannot read it.
+Local work goes through `at_clients`, `at_hubs` and `at`; to move a value takes a verb.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class _Missing:
-    """The value of a party that is not there: work on it gives it back, a move sends nothing."""
+    """The value of an absent party: local work on it gives MISSING, a move sends nothing."""
 
     def __repr__(self) -> str:
         return "MISSING"
@@ -30,15 +30,16 @@ MISSING: Any = _Missing()
 
 @travels
 class Rows(NamedTuple):
-    """Values with a leading row axis, and which of the rows are real (or, for local work that is
-    `in_shares`, each row's share)."""
+    """Values with a leading row axis. `mask`: which rows are real and which are padding (or, for
+    local work that is `in_shares`, each row's share)."""
 
     value: Tensor
     mask: Tensor
 
 
 class Noise(NamedTuple):
-    """Noise for each of a client's rows, flat: for its block's last layer, for the earlier ones."""
+    """Noise for each of a client's rows, flat. `normal`: for its block's last layer with weights;
+    `uniform`: for the earlier ones."""
 
     normal: Tensor
     uniform: Tensor
@@ -55,9 +56,9 @@ class Batch(NamedTuple):
 
 
 class RowMap:
-    """Where rows sit in a minibatch: of `size` positions, each client fills its own.
+    """Which positions of a minibatch are whose: each client fills some of the `size` positions.
 
-    Every engine has its own kind of it; a hub knows its own clients' positions, a client its own.
+    Every engine has its own subclass. A hub knows its clients' positions, a client its own.
     """
 
     size: int
@@ -74,7 +75,7 @@ def _refuse(what: str) -> Any:
 
 
 class Placed:
-    """A value with a place."""
+    """A value that lives at some parties."""
 
     def where(self) -> str:
         raise NotImplementedError
@@ -109,7 +110,7 @@ for _name, _what in {
 
 
 class AtHubs(Placed, Generic[T]):
-    """One value at each of some hubs (or at the server), of which those hosted here are held."""
+    """One value at each of some hubs (or at the server). Only those of hosted parties are here."""
 
     def __init__(self, values: Mapping[str, T], places: tuple[str, ...]):
         self._values = dict(values)
@@ -119,22 +120,23 @@ class AtHubs(Placed, Generic[T]):
         return "at " + ", ".join(title(place) for place in self.places)
 
     def get(self, party: str, user: str) -> T:
-        """The value at one party, for the engine; named error if it is not there."""
+        """The value at one party, for the engine; a PlacementError if it is not there."""
         if party not in self._values:
-            here = "not hosted here" if party in self.places else "elsewhere"
+            reason = "not hosted here" if party in self.places else "elsewhere"
             raise PlacementError(
-                f"{user} at {title(party)} needs a value that lives {self.where()} ({here}): "
+                f"{user} at {title(party)} needs a value that lives {self.where()} ({reason}): "
                 "move it there with a verb"
             )
         return self._values[party]
 
     def held(self) -> dict[str, T]:
-        """Those of the hubs hosted here."""
+        """The values of the hubs hosted here, by hub."""
         return dict(self._values)
 
 
 class OnDemand(AtHubs[T]):
-    """The same, computed at a hub when it is asked for there. `parties`: the hubs hosted here."""
+    """As AtHubs, but each value is computed when it is first read. `parties`: the hubs hosted
+    here."""
 
     def __init__(self, work: Callable[[str], T], parties: Sequence[str], places: tuple[str, ...]):
         super().__init__({}, places)
@@ -150,18 +152,18 @@ class OnDemand(AtHubs[T]):
 
 
 class AtClients(Placed, Generic[T]):
-    """One value at each client; how it is held is the engine's business."""
+    """One value at each client. Every engine stores it in its own way."""
 
     def where(self) -> str:
         return "at the clients"
 
     def get(self, client: Client, user: str) -> T:
-        """The value at one client, for an engine that holds it so."""
+        """The value at one client, for engines that store one by one."""
         raise NotImplementedError
 
 
 class Known(Placed, Generic[T]):
-    """Known to everyone without a message: derived from the run file or a common stream."""
+    """Known to every party without a message: from the run file or a common stream."""
 
     def __init__(self, value: T):
         self.value = value

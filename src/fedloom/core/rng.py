@@ -1,16 +1,17 @@
-"""Randomness only from named streams.
+"""Random numbers, from named streams only.
 
-`common` streams are derived from the run's seed and a name: every party derives the same numbers
-without talking (minibatch ids, initial weights). `own` streams belong to one party: from its secret
-in deployment, so that nobody else can recompute (and subtract) its noise; from the seed in
-simulation, so that a run can be repeated. Streams from a secret are named by the run as well, so
-that two runs with one secret have nothing in common, and are those of a cipher (ChaCha20): whoever
-has seen some of their numbers cannot tell the others.
+`common` streams are derived from the run's seed and a name. Every party derives the same numbers
+without a message (minibatch ids, initial weights).
 
-A stream has no memory of other streams and is named by its round, so a resumed run draws what an
-uninterrupted one would have drawn. Numbers come from numpy's Philox bit stream, whose output numpy
-promises to keep, and are shaped here: two parties with different numpy or torch versions draw the
-same minibatch.
+`own` streams belong to one party. In deployment they are derived from its secret, so that nobody
+else can recompute its noise and subtract it; in simulation from the seed, so that a run can be
+repeated. A stream of a secret is also named by the run: two runs with one secret share no numbers.
+It is a cipher's (ChaCha20): some of its numbers do not tell the others.
+
+Streams are independent and named by the round, so a resumed run draws the same numbers as an
+uninterrupted one. Bits come from numpy's Philox, whose output numpy promises to keep, and are
+turned into numbers here: parties with different versions of numpy and torch draw the same
+minibatch.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-MANY = 64  # times as many numbers as are drawn: those drawn are sorted, not laid out among them
+SPARSE = 64  # from this ratio of range to sample on, duplicates are found by sorting
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
@@ -42,17 +43,17 @@ def _numbers(names: tuple[str, ...]) -> npt.NDArray[np.uint64]:
     return np.array([int.from_bytes(digest, "big") for digest in digests], dtype=np.uint64)
 
 
-def _is_first(drawn: Ints, size: int) -> npt.NDArray[np.bool_]:
-    """Of numbers below `size`, whether each comes for the first time."""
-    number = np.arange(len(drawn))
-    if size > MANY * len(drawn):
-        order = np.argsort(drawn, kind="stable")
-        first = np.ones(len(drawn), dtype=bool)
-        first[order[1:]] = np.diff(drawn[order]) != 0
+def _is_first(values: Ints, size: int) -> npt.NDArray[np.bool_]:
+    """Whether each of these numbers below `size` is its first occurrence."""
+    positions = np.arange(len(values))
+    if size > SPARSE * len(values):
+        order = np.argsort(values, kind="stable")
+        first = np.ones(len(values), dtype=bool)
+        first[order[1:]] = np.diff(values[order]) != 0
         return first
-    place = np.empty(size, dtype=np.int64)  # of each number among them: the last one written stays
-    place[drawn[::-1]] = number[::-1]
-    return place[drawn] == number
+    position_of = np.empty(size, dtype=np.int64)  # written backwards, so the first one stays
+    position_of[values[::-1]] = positions[::-1]
+    return position_of[values] == positions
 
 
 class Stream:
@@ -67,11 +68,11 @@ class Stream:
 
     @property
     def mark(self) -> bytes:
-        """16 bytes that tell this stream from all others, and nothing of its numbers."""
+        """16 bytes that identify this stream, and say nothing about its numbers."""
         return hashlib.blake2b(self._key, digest_size=16, person=b"fedloom mark").digest()
 
     def seed(self) -> int:
-        """A 63-bit seed for a library that wants one (torch's initialisers)."""
+        """A 63-bit seed for a library that needs one (torch's initialisers)."""
         return int.from_bytes(self._key[16:24], "big") >> 1
 
     def uniform(self, count: int) -> Floats:
@@ -79,7 +80,7 @@ class Stream:
         return (self._raw(count) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
     def uniform_for(self, names: tuple[str, ...]) -> Floats:
-        """A double in [0, 1) for each name, the same whoever else is asked about."""
+        """A double in [0, 1) for each name, whatever other names are given."""
         mixed = _numbers(names) ^ self._raw(1)[0]
         with np.errstate(over="ignore"):  # splitmix64's finaliser
             mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -97,20 +98,20 @@ class Stream:
         """`count` different numbers below `size` in random order, all such lists equally likely."""
         if 2 * count > size:
             return self.permutation(size)[:count]
-        drawn = np.empty(0, dtype=np.int64)
+        values = np.empty(0, dtype=np.int64)
         if not count:
-            return drawn
+            return values
         while True:  # the first `count` different values of an endless uniform sequence
-            more = self._raw(count - len(drawn) + 16) % np.uint64(size)
-            drawn = np.concatenate([drawn, more.astype(np.int64)])
-            drawn = drawn[_is_first(drawn, size)]
-            if len(drawn) >= count:
-                return drawn[:count]
+            more = self._raw(count - len(values) + 16) % np.uint64(size)
+            values = np.concatenate([values, more.astype(np.int64)])
+            values = values[_is_first(values, size)]
+            if len(values) >= count:
+                return values[:count]
 
 
 class CipherStream(Stream):
-    """A stream of a party's secret: ChaCha20's. Normal numbers are made of uniform ones by the
-    inverse of their distribution."""
+    """A stream of a party's secret: ChaCha20's output. Normal numbers are uniform ones put through
+    the inverse of the normal distribution function."""
 
     def __init__(self, key: bytes):
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
@@ -130,7 +131,7 @@ class CipherStream(Stream):
 
 @dataclass(frozen=True)
 class Secrets:
-    """Of some parties, by name, in the run with this fingerprint."""
+    """Secrets of some parties, by name, for the run with this fingerprint."""
 
     run: str
     of: Mapping[str, bytes] = field(repr=False)
@@ -138,7 +139,7 @@ class Secrets:
 
 @dataclass(frozen=True)
 class Streams:
-    """All streams of a run. Without a party's secret, what is its own is drawn from the seed."""
+    """All streams of a run. The own streams of a party without a secret come from the seed."""
 
     seed: int
     secrets: Secrets | None = field(default=None, repr=False, hash=False)
@@ -156,8 +157,8 @@ class Streams:
         return Stream(_digest(root, ("own", party, *name)))
 
     def initial(self, silo: str) -> Stream:
-        """For a silo's initial block: its hub's own, where it has a secret, so that nobody outside
-        the silo knows the block that the first embeddings come from."""
+        """The stream of a silo's initial block. It is the hub's own where the hub has a secret, so
+        that nobody outside the silo knows the weights behind the first embeddings."""
         if self.has_secret(silo):
             return self.own(silo, "initial")
         return self.common("initial", silo)

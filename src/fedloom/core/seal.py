@@ -1,9 +1,9 @@
-"""Files that tell whether they are whole: a digest over the whole file, inside the file.
+"""Sealed files: each contains a checksum of itself.
 
-Near its beginning such a file says `sha256:` and 64 hexadecimal digits: the digest of the file with
-zeros in their place. So content and digest are replaced together, by one rename, and a safetensors
-or JSON file stays one for every other tool. It finds damage, not forgery: whoever can write the
-file can write its digest.
+Near its beginning is `sha256:` and 64 hexadecimal digits: the digest of the file with zeros in
+their place. Content and digest are written by one rename, and other tools can still read the
+safetensors or JSON file. This finds damage, not forgery: whoever can write the file can write its
+digest.
 """
 
 from __future__ import annotations
@@ -24,47 +24,47 @@ from .files import PRIVATE, write_bytes
 
 WORD = b"sha256:"
 ZEROS = b"0" * 64
-BLANK = (WORD + ZEROS).decode()  # what is written in a file before it has its digest
-NEAR = 256  # bytes, from the beginning, in which the digest stands
-FACTS = "fedloom"  # where a safetensors file has what is no tensor
+BLANK = (WORD + ZEROS).decode()  # stands where the digest will be
+NEAR = 256  # the digest is within the first so many bytes
+FACTS = "fedloom"  # the key of our metadata in a safetensors header
 
 
 def sealed(content: bytes) -> bytes:
     """Content with its digest in place of the BLANK near its beginning."""
     at = content.index(BLANK.encode(), 0, NEAR) + len(WORD)
-    found = hashlib.sha256(content).hexdigest().encode()
-    return content[:at] + found + content[at + len(ZEROS) :]
+    digest = hashlib.sha256(content).hexdigest().encode()
+    return content[:at] + digest + content[at + len(ZEROS) :]
 
 
 def is_whole(content: bytes, must: bool = True) -> bool:
-    """Whether this is what was sealed. Without `must`, what has no digest is believed."""
-    found = re.search(WORD + b"([0-9a-f]{64})", content[:NEAR])
-    if found is None:
+    """Whether the digest is right. Content without a digest passes, unless it `must` have one."""
+    match = re.search(WORD + b"([0-9a-f]{64})", content[:NEAR])
+    if match is None:
         return not must
-    digest = hashlib.sha256(content[: found.start(1)] + ZEROS)
-    digest.update(memoryview(content)[found.end(1) :])
-    return digest.hexdigest().encode() == found[1]
+    digest = hashlib.sha256(content[: match.start(1)] + ZEROS)
+    digest.update(memoryview(content)[match.end(1) :])
+    return digest.hexdigest().encode() == match[1]
 
 
 def write(path: Path, content: bytes, mode: int = PRIVATE) -> None:
-    """A file of any form whose content has the BLANK near its beginning. `mode`: who may read it,
-    as in files.py."""
+    """Write a file of any format whose content has the BLANK near its beginning. `mode`: PRIVATE or
+    SHARED, as in files.py."""
     write_bytes(path, sealed(content), mode)
 
 
 def read(path: Path, cure: str = "", must: bool = True) -> bytes:
-    """DamagedError, with what to do, for a file that is missing or not as it was written."""
+    """The content, or a DamagedError where it is missing or damaged, which advises a `cure`."""
     try:
         content = path.read_bytes()
     except OSError as problem:
-        raise DamagedError(_told(f"{path} cannot be read ({problem.strerror})", cure)) from None
+        raise DamagedError(_advising(f"{path} cannot be read ({problem.strerror})", cure)) from None
     if not is_whole(content, must):
         what = "it is not what was written, or of another version of fedloom"
-        raise DamagedError(_told(f"{path} is damaged: {what}", cure))
+        raise DamagedError(_advising(f"{path} is damaged: {what}", cure))
     return content
 
 
-def _told(what: str, cure: str) -> str:
+def _advising(what: str, cure: str) -> str:
     return f"{what}; {cure}" if cure else what
 
 
@@ -77,37 +77,37 @@ def write_json(path: Path, value: Mapping[str, Any], mode: int = PRIVATE) -> Non
 
 
 def read_json(path: Path, cure: str = "", must: bool = True) -> dict[str, Any]:
-    """Without its digest. `must`: one that has none is refused; else it may be written by hand."""
+    """The object, without its digest. Not `must`: a file written by hand, without one, will do."""
     value = json.loads(read(path, cure, must))
     if not isinstance(value, dict):
-        raise DamagedError(_told(f"{path} is no JSON object", cure))
-    return {name: one for name, one in value.items() if name != "seal"}
+        raise DamagedError(_advising(f"{path} is no JSON object", cure))
+    return {name: item for name, item in value.items() if name != "seal"}
 
 
-# Tensors, and facts as JSON in the header
+# Tensors, with facts as JSON in the header
 
 
 def write_tensors(
     path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], mode: int = PRIVATE
 ) -> None:
-    """As safetensors. `facts`: JSON, in its metadata."""
+    """Write safetensors. `facts`: stored as JSON in its metadata."""
     whole = {name: a.detach().cpu().contiguous().clone() for name, a in tensors.items()}
     write(path, save(whole, {FACTS: json.dumps({"seal": BLANK, **facts})}), mode)
 
 
 def read_tensors(path: Path, cure: str = "") -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Of the bytes that were checked: what becomes of the file later is no matter."""
+    """Tensors and facts, from the very bytes that were checked."""
     content = read(path, cure)
     try:
         return dict(sorted(load(content).items())), _facts(
             content[8 : 8 + int.from_bytes(content[:8], "little")]
         )
     except (SafetensorError, KeyError, ValueError, TypeError, AttributeError) as problem:
-        raise DamagedError(_told(f"{path} holds something else ({problem!r})", cure)) from None
+        raise DamagedError(_advising(f"{path} holds something else ({problem!r})", cure)) from None
 
 
 def facts_of(path: Path) -> dict[str, Any] | None:
-    """The facts of a file of tensors as it says them, damaged or not."""
+    """The facts of a file of tensors, without a check of its digest; None where it has none."""
     try:
         with path.open("rb") as file:
             size = int.from_bytes(file.read(8), "little")

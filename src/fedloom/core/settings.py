@@ -1,8 +1,8 @@
-"""What settings may be, read off the code that takes them: the fields of a dataclass or the
-parameters of a function, with `Annotated[type, limit, "what it is"]`.
+"""Types and limits of settings, taken from the code: the fields of a dataclass or the parameters of
+a function, with `Annotated[type, limit, "what it is"]`.
 
-Run files and party files (`config/`), constructors and the functions that users call (`checked.py`)
-are all checked by it, and say what is wrong in the same words.
+Run files and party files (`config/`) are checked by these, and so are constructors and the
+functions that users call (`checked.py`). So the same mistake gives the same message everywhere.
 """
 
 from __future__ import annotations
@@ -20,42 +20,42 @@ from .errors import SettingError, nearest
 
 REQUIRED: Any = inspect.Parameter.empty
 LONGEST = 60  # characters of a text that are shown
-Path = tuple[str, ...]
+KeyPath = tuple[str, ...]  # of a setting: section, table, key
 
 
 class BadKey(SettingError):
-    """A setting that cannot be; `path` says which."""
+    """A setting with an invalid value, or an unknown one; `path` says which."""
 
-    def __init__(self, path: Path, problem: str):
+    def __init__(self, path: KeyPath, problem: str):
         super().__init__(problem)
         self.path, self.problem = path, problem
 
 
 @dataclass(frozen=True)
 class Limit:
-    """The numbers that a setting may be, or those in its list or table."""
+    """The range of a setting, or of the numbers in its list or table."""
 
     words: str
     admits: Callable[[Any], bool]
 
 
 def at_least(low: float) -> Limit:
-    """A setting of this number or more."""
+    """Numbers from this one on."""
     return Limit(f"at least {low:g}", lambda value: value >= low)
 
 
 def above(low: float) -> Limit:
-    """A setting of more than this number."""
+    """Numbers above this one."""
     return Limit(f"above {low:g}", lambda value: value > low)
 
 
 def between(low: float, high: float) -> Limit:
-    """A setting of one of these numbers, or in between."""
+    """Numbers from `low` to `high`, both included."""
     return Limit(f"between {low:g} and {high:g}", lambda value: low <= value <= high)
 
 
 def inside(low: float, high: float) -> Limit:
-    """A setting in between these numbers."""
+    """Numbers between `low` and `high`, both excluded."""
     return Limit(f"above {low:g} and below {high:g}", lambda value: low < value < high)
 
 
@@ -71,7 +71,7 @@ Share = Annotated[float, between(0, 1)]
 
 @dataclass(frozen=True)
 class Field:
-    """One setting. `default` REQUIRED: there is none."""
+    """One setting. `default`: REQUIRED where there is none."""
 
     name: str
     hint: Any
@@ -81,13 +81,13 @@ class Field:
 
 
 def fields_of(thing: Callable[..., Any], without: Collection[str] = ()) -> dict[str, Field]:
-    """The settings of a dataclass or function, but for some."""
+    """The settings of a dataclass or function, by name, except those in `without`."""
     hints = get_type_hints(thing, include_extras=True)
     if dataclasses.is_dataclass(thing):
         defaults = {f.name: _default(f) for f in dataclasses.fields(thing) if f.init}
     else:
         parameters = inspect.signature(thing).parameters
-        defaults = {name: given.default for name, given in parameters.items()}
+        defaults = {name: parameter.default for name, parameter in parameters.items()}
     return {
         name: _field(name, hints.get(name, Any), default)
         for name, default in defaults.items()
@@ -111,17 +111,17 @@ def _field(name: str, hint: Any, default: Any) -> Field:
 
 
 class Reader:
-    """Values as hints want them, or BadKey. Here they come from Python: a list will do for a
-    tuple, everything else is as it was given."""
+    """Checks and converts values by type hints; raises BadKey. These values come from Python: a
+    list is accepted for a tuple, nothing else is converted."""
 
-    def read(self, hint: Any, value: Any, path: Path, limit: Limit | None = None) -> Any:
-        """`value` as the hint wants it."""
+    def read(self, hint: Any, value: Any, path: KeyPath, limit: Limit | None = None) -> Any:
+        """`value`, converted to the hint's type."""
         origin, args = get_origin(hint), get_args(hint)
         if origin is Annotated:
             inner = _field("", hint, None)
             return self.read(inner.hint, value, path, inner.limit or limit)
         if origin in (Union, types.UnionType):
-            return self._one_of(hint, value, path, limit)
+            return self._union(hint, value, path, limit)
         if origin is Literal:
             return self._choice(args, value, path)
         if _is(origin, Mapping):
@@ -135,8 +135,8 @@ class Reader:
             return self._list(hint, value, path, limit)
         return self.single(hint, value, path, limit)
 
-    def single(self, hint: Any, value: Any, path: Path, limit: Limit | None) -> Any:
-        """A value that has no parts."""
+    def single(self, hint: Any, value: Any, path: KeyPath, limit: Limit | None) -> Any:
+        """A value that is no list and no table."""
         if hint is int:
             if not isinstance(value, Integral) or isinstance(value, bool):
                 self.refuse(hint, value, path)
@@ -150,7 +150,7 @@ class Reader:
         return value
 
     def fits(self, hint: Any, value: Any) -> bool:
-        """Whether it is of a class, other than a number."""
+        """Whether the value is of the hint's class; not for numbers."""
         kind = get_origin(hint) or hint
         if kind is Callable:
             return callable(value)
@@ -158,10 +158,10 @@ class Reader:
             return True  # a type variable, say
         return isinstance(value, kind) and not isinstance(value, type)
 
-    def refuse(self, hint: Any, value: Any, path: Path) -> NoReturn:
+    def refuse(self, hint: Any, value: Any, path: KeyPath) -> NoReturn:
         raise BadKey(path, f"{self.described(hint)} is expected, not {shown(value)}")
 
-    def _one_of(self, hint: Any, value: Any, path: Path, limit: Limit | None) -> Any:
+    def _union(self, hint: Any, value: Any, path: KeyPath, limit: Limit | None) -> Any:
         if value is None and type(None) in get_args(hint):
             return None
         problems: list[tuple[Any, BadKey]] = []
@@ -171,27 +171,28 @@ class Reader:
                     return self.read(arg, value, path, limit)
                 except BadKey as problem:
                     problems.append((arg, problem))
-        deepest = max((why for _, why in problems), key=lambda why: len(why.path))
+        deepest = max((problem for _, problem in problems), key=lambda p: len(p.path))
         if len(deepest.path) > len(path) or len(problems) == 1:
             raise deepest
-        for arg, why in problems:
+        for arg, refusal in problems:
             if self.is_meant(arg, value):
-                raise why
+                raise refusal
         self.refuse(hint, value, path)
 
     def is_meant(self, hint: Any, value: Any) -> bool:
-        """Whether a value that does not fit was meant to be this of several kinds."""
+        """Whether an invalid value was probably meant for this member of a union."""
         if isinstance(value, str):
             return get_origin(hint) is Literal
         number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
         return number and (hint is float or (hint is int and isinstance(value, Integral)))
 
-    def _choice(self, known: tuple[Any, ...], value: Any, path: Path) -> Any:
-        if type(value) in {type(one) for one in known} and value in known:
+    def _choice(self, choices: tuple[Any, ...], value: Any, path: KeyPath) -> Any:
+        if type(value) in {type(choice) for choice in choices} and value in choices:
             return value
-        raise BadKey(path, f"{shown(value)} is not one of the choices{nearest(str(value), known)}")
+        hint = nearest(str(value), choices)
+        raise BadKey(path, f"{shown(value)} is not one of the choices{hint}")
 
-    def _list(self, hint: Any, value: Any, path: Path, limit: Limit | None) -> Any:
+    def _list(self, hint: Any, value: Any, path: KeyPath, limit: Limit | None) -> Any:
         args, is_tuple = get_args(hint), get_origin(hint) is tuple
         if not isinstance(value, Sequence) or isinstance(value, str | bytes):
             self.refuse(hint, value, path)
@@ -220,7 +221,7 @@ class Reader:
         return self.named(hint)
 
     def named(self, hint: Any) -> str:
-        """A class in words: its own, or its name."""
+        """A class in words, or its name."""
         if hint in WORDS:
             return WORDS[hint]
         kind = get_origin(hint) or hint
@@ -229,7 +230,7 @@ class Reader:
         return with_article(kind.__name__) if isinstance(kind, type) else "a value"
 
 
-WORDS: dict[Any, str] = {  # of classes; others add theirs
+WORDS: dict[Any, str] = {  # other modules add their classes
     int: "a whole number",
     float: "a number",
     bool: "true or false",
@@ -242,7 +243,7 @@ def with_article(name: str) -> str:
 
 
 def shown(value: Any) -> str:
-    """What was given, in words; nothing of what it holds."""
+    """A value in words, for an error; never its content, which may be private."""
     if isinstance(value, bool):
         return str(value).lower()
     if value is None or isinstance(value, Real):

@@ -1,4 +1,4 @@
-"""TOML, written: tables of tables, as run files have them."""
+"""Writes TOML: tables of tables, as in run files."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-BARE = re.compile(r"[A-Za-z0-9_-]+")
+PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def dumps(tables: Mapping[str, Any]) -> str:
-    """What `tomllib.loads` reads back as the same, silos in the same order: text, numbers, lists
-    and tables."""
+    """TOML text of tables of text, numbers and lists. `tomllib.loads` gives the same tables again,
+    with silos in the same order."""
     return "\n".join(_lines(tables, ())) + "\n"
 
 
@@ -35,8 +35,8 @@ def inline(value: Any) -> str:
 
 
 def _lines(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
-    """The table's own keys, then the tables in it, each under its header. A silo that is a table
-    is on a line if one that is not comes after it: TOML has no way back from a header."""
+    """The table's own keys, then its tables, each under its header. TOML cannot return to a table
+    after another header, so a silo that is a table is written inline if one that is not follows."""
     plain = {key: value for key, value in table.items() if not isinstance(value, Mapping)}
     if path[-1:] == ("silos",) and plain:
         keys = list(table)
@@ -54,4 +54,4 @@ def _lines(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
 
 def _key(key: Any) -> str:
     text = str(key)
-    return text if BARE.fullmatch(text) else inline(text)
+    return text if PLAIN_KEY.fullmatch(text) else inline(text)

@@ -1,4 +1,4 @@
-"""Who there is: N silos, each a hub and K_j clients, and perhaps a server.
+"""The parties of a run: N silos, each with a hub and K_j clients, and perhaps a server.
 
 A hub is named by its silo, the server by SERVER, a client by (silo, name). Hubs form a complete
 graph; a client talks to its own hub only.
@@ -16,7 +16,7 @@ SERVER = "server"
 
 
 class Client(NamedTuple):
-    """A client: one of the silo's holders of rows."""
+    """A client of a silo: it holds some of the silo's rows."""
 
     silo: str
     name: str
@@ -29,7 +29,7 @@ Party = str | Client
 
 
 def title(party: Party) -> str:
-    """The party as errors and logs name it."""
+    """The name of a party in errors and logs."""
     if isinstance(party, Client):
         return f"client {party}"
     return party if party == SERVER else f"hub {party}"
@@ -37,7 +37,7 @@ def title(party: Party) -> str:
 
 @dataclass(frozen=True)
 class Topology:
-    """Silos in their canonical order, with their clients' names in theirs."""
+    """Silos in canonical order, with the names of their clients in canonical order."""
 
     clients: Mapping[str, tuple[str, ...]]
     server: bool = False
@@ -63,7 +63,7 @@ class Topology:
 
     @property
     def parties(self) -> tuple[Party, ...]:
-        """Everyone: hubs, then clients silo by silo, then the server."""
+        """All parties: hubs, then clients silo by silo, then the server."""
         everyone: list[Party] = [*self.silos]
         for silo in self.silos:
             everyone += self.of(silo)
@@ -71,11 +71,11 @@ class Topology:
 
 
 def known_to(topology: Topology, parties: Sequence[Party]) -> dict[str, tuple[str, ...]]:
-    """Whose names these parties know: a hub its clients', a client its own."""
+    """The clients whose names these parties know: a hub knows its clients, a client itself."""
     hubs = {party for party in parties if isinstance(party, str)}
-    own = {party for party in parties if isinstance(party, Client)}
+    clients = {party for party in parties if isinstance(party, Client)}
     known = {
-        silo: tuple(c.name for c in topology.of(silo) if silo in hubs or c in own)
+        silo: tuple(c.name for c in topology.of(silo) if silo in hubs or c in clients)
         for silo in topology.silos
     }
     return {silo: names for silo, names in known.items() if names}

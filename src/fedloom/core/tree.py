@@ -1,7 +1,7 @@
 """Trees of tensors: dicts, tuples and NamedTuples whose leaves are tensors or constants.
 
-The one place that knows torch's pytree module. Leaves that are not tensors (a silo's part of the
-model, a label that is absent) are carried along untouched.
+Only this module uses torch's pytree. Leaves that are not tensors (a silo's part of the model, a
+label that is absent) are passed through unchanged.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Tree = Any
 
 
 def map_tensors(f: Callable[..., Any], first: Tree, *others: Tree) -> Tree:
-    """f over corresponding tensors; other leaves are taken from the first tree."""
+    """f of corresponding tensors; other leaves are those of the first tree."""
     if type(first) is Tensor or isinstance(first, Tensor):
         return f(first, *others)
     if isinstance(first, dict):
@@ -30,24 +30,24 @@ def map_tensors(f: Callable[..., Any], first: Tree, *others: Tree) -> Tree:
     if isinstance(first, tuple | list):
         if any(len(first) != len(other) for other in others):
             raise ValueError("trees of different lengths")
-        parts = [map_tensors(f, *each) for each in zip(first, *others, strict=True)]
+        parts = [map_tensors(f, *items) for items in zip(first, *others, strict=True)]
         return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
     return first
 
 
 def unbound(tree: Tree, count: int) -> list[Tree]:
-    """So many trees, of one whose tensors have them along their first axis."""
+    """A tree whose tensors are stacked along their first axis, as `count` trees."""
     tensors, form = apart(tree)
     if not tensors:
         return [tree] * count
-    return [joined(form, each) for each in zip(*[a.unbind() for a in tensors], strict=True)]
+    return [joined(form, slices) for slices in zip(*[a.unbind() for a in tensors], strict=True)]
 
 
-Form = Any  # a tree without its tensors, which can be a key
+Form = Any  # a tree without its tensors; hashable
 
 
-class _Itself:
-    """A leaf that is no tensor and no plain constant: equal to itself alone."""
+class _Opaque:
+    """A leaf that is no tensor and no plain constant: compared by identity."""
 
     def __init__(self, leaf: Any):
         self.leaf = leaf
@@ -56,15 +56,15 @@ class _Itself:
         return id(self.leaf)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Itself) and self.leaf is other.leaf
+        return isinstance(other, _Opaque) and self.leaf is other.leaf
 
 
-_HOLE = _Itself(None)
+_HOLE = _Opaque(None)  # stands for a tensor
 _PLAIN = (int, float, bool, str, bytes, type(None))
 
 
 def apart(tree: Tree) -> tuple[list[Tensor], Form]:
-    """A tree's tensors, and what else there is to it."""
+    """A tree's tensors, and its form: the rest of it."""
     tensors: list[Tensor] = []
     return tensors, _form(tree, tensors)
 
@@ -78,18 +78,18 @@ def _form(tree: Tree, tensors: list[Tensor]) -> Form:
         return (dict, tuple(tree), tuple([_form(a, tensors) for a in tree.values()]))
     if isinstance(tree, tuple | list):
         return (kind, None, tuple([_form(a, tensors) for a in tree]))
-    return (kind, tree, None) if kind in _PLAIN else _Itself(tree)
+    return (kind, tree, None) if kind in _PLAIN else _Opaque(tree)
 
 
 def joined(form: Form, tensors: Iterable[Tensor]) -> Tree:
-    """The tree of this form with these tensors."""
+    """The inverse of `apart`: the tree of this form with these tensors."""
     return _filled(form, iter(tensors))
 
 
 def _filled(form: Form, tensors: Iterator[Tensor]) -> Tree:
     if form is _HOLE:
         return next(tensors)
-    if isinstance(form, _Itself):
+    if isinstance(form, _Opaque):
         return form.leaf
     kind, names, parts = form
     if parts is None:
@@ -110,32 +110,32 @@ def leaves(tree: Tree) -> list[Any]:
 
 
 def tensors(tree: Tree) -> list[Tensor]:
-    found: list[Tensor] = []
-    _gather(tree, found)
-    return found
+    collected: list[Tensor] = []
+    _collect(tree, collected)
+    return collected
 
 
-def _gather(tree: Tree, found: list[Tensor]) -> None:
+def _collect(tree: Tree, collected: list[Tensor]) -> None:
     if type(tree) is Tensor:
-        found.append(tree)
+        collected.append(tree)
     elif type(tree) is dict:
         for part in tree.values():
-            _gather(part, found)
+            _collect(part, collected)
     elif isinstance(tree, tuple | list):
         for part in tree:
-            _gather(part, found)
+            _collect(part, collected)
     elif isinstance(tree, Tensor):
-        found.append(tree)
+        collected.append(tree)
 
 
 def named(tree: Tree) -> dict[str, Tensor]:
-    """Its tensors by their place in the tree, as text."""
+    """The tensors of a tree by their path in it, as text."""
     tensors, form = apart(tree)
     return dict(zip(described(form)[0], tensors, strict=True))
 
 
 def described(form: Form) -> tuple[list[str], list[Any]]:
-    """The places of a form's tensors, as text, and what other leaves it has."""
+    """The paths of a form's tensors, as text, and its other leaves."""
     places: list[str] = []
     others: list[Any] = []
     _describe(form, "", places, others)
@@ -146,7 +146,7 @@ def _describe(form: Form, at: str, places: list[str], others: list[Any]) -> None
     if form is _HOLE:
         places.append(at)
         return
-    kind, names, parts = (None, form.leaf, None) if isinstance(form, _Itself) else form
+    kind, names, parts = (None, form.leaf, None) if isinstance(form, _Opaque) else form
     if parts is None:
         if names is not None:
             others.append(names)
@@ -158,29 +158,29 @@ def _describe(form: Form, at: str, places: list[str], others: list[Any]) -> None
 
 
 def filled(like: Tree, tensors: Mapping[str, Tensor]) -> Tree:
-    """The tree with other tensors in its places; KeyError where one is missing."""
-    found, spec = pytree.tree_flatten_with_path(like)
+    """The tree with other tensors, given by path; KeyError where one is missing."""
+    pairs, spec = pytree.tree_flatten_with_path(like)
     return pytree.tree_unflatten(
-        [tensors[_place(path)] if isinstance(leaf, Tensor) else leaf for path, leaf in found], spec
+        [tensors[_text(path)] if isinstance(leaf, Tensor) else leaf for path, leaf in pairs], spec
     )
 
 
-def _place(path: tuple[Any, ...]) -> str:
+def _text(path: tuple[Any, ...]) -> str:
     return "".join(str(key) for key in path)
 
 
 def nbytes(tree: Tree) -> int:
-    """Bytes of payload; framing is not part of it."""
+    """Bytes of payload, without framing."""
     return sum([a.nbytes for a in tensors(tree)])
 
 
 def is_finite(tree: Tree) -> bool:
-    """Whether no number is NaN or infinite. A sum of finite numbers is finite, unless it is too
-    large: only then is every number looked at."""
+    """Whether no number is NaN or infinite. A sum that is finite proves it; only where it is not
+    (perhaps it only overflowed) every number is checked."""
     real = [a for a in tensors(tree) if a.is_floating_point()]
     sums = [a.sum() for a in real]
-    told = [float(sums[0])] if len(sums) == 1 else torch.stack(sums).tolist() if sums else []
-    return all(map(math.isfinite, told)) or all(bool(torch.isfinite(a).all()) for a in real)
+    totals = [float(sums[0])] if len(sums) == 1 else torch.stack(sums).tolist() if sums else []
+    return all(map(math.isfinite, totals)) or all(bool(torch.isfinite(a).all()) for a in real)
 
 
 def copy(tree: Tree) -> Tree:
@@ -188,17 +188,17 @@ def copy(tree: Tree) -> Tree:
 
 
 def sent(tree: Tree, device: torch.device) -> Tree:
-    """Where a device computes; a GPU is not waited for."""
+    """The tree on this device. A copy to a GPU is asynchronous."""
 
     if device.type != "cuda":
         if type(tree) is Tensor:
             return tree if tree.device == device else tree.to(device)
         return map_tensors(lambda a: a.to(device), tree)
 
-    def one(a: Tensor) -> Tensor:
+    def to_gpu(a: Tensor) -> Tensor:
         return a.pin_memory().to(device, non_blocking=True) if a.device.type == "cpu" else a
 
-    return map_tensors(one, tree)
+    return map_tensors(to_gpu, tree)
 
 
 def add(first: Tree, second: Tree) -> Tree:
@@ -210,18 +210,18 @@ def scale(tree: Tree, factor: Any) -> Tree:
 
 
 def widened(tree: Tree) -> Tree:
-    """In double precision: sums over many clients must not depend on their order."""
+    """In double precision, so that rounding in sums over many clients does not show."""
     return map_tensors(lambda a: a.double(), tree)
 
 
 def divided(total: Tree, by: float, like: Tree) -> Tree:
-    """A sum in double precision as a mean in the precision of another tree."""
+    """A sum in double precision, divided, in the precision of another tree."""
     return map_tensors(lambda a, b: (a / by).to(b.dtype), total, like)
 
 
 def signature(tree: Tree, without: int = 0) -> tuple[Any, ...]:
-    """Structure, shapes and dtypes: equal for trees that can be stacked. `without`: so many first
-    axes."""
+    """Structure, shapes and dtypes: equal for trees that can be stacked. `without`: the number of
+    leading axes to leave out."""
     if isinstance(tree, Tensor):
         return (tuple(tree.shape)[without:], tree.dtype)
     if isinstance(tree, dict):
@@ -239,6 +239,6 @@ def largest_difference(first: Tree, second: Tree) -> float:
     worst = 0.0
     for a, b in zip(tensors(first), tensors(second), strict=True):
         if a.numel():
-            found = float((a.double() - b.double()).abs().max())
-            worst = max(worst, found if found == found else float("inf"))
+            largest = float((a.double() - b.double()).abs().max())
+            worst = max(worst, float("inf") if math.isnan(largest) else largest)
     return worst

@@ -25,7 +25,7 @@ from typing import Annotated, Any, Literal
 
 from ..config.convert import table
 from ..core.errors import SettingError
-from ..core.files import refuse_open
+from ..core.files import check_private
 from ..core.settings import BadKey, at_least, fields_of
 from ..core.topology import Client, Party
 from ..engines.party.timeouts import Waits
@@ -138,7 +138,7 @@ class PartyFile:
         named = {"key": self.keys.key, "secret": self.party.secret, "salt": self.party.salt}
         for what, path in named.items():
             if path is not None and Path(path).exists():
-                refuse_open(Path(path), what)
+                check_private(Path(path), what)
 
     @staticmethod
     def read(path: Path) -> PartyFile:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ..core.crash_points import crash
 from ..core.errors import DamagedError
-from ..core.files import second_name, telling
+from ..core.files import link_or_copy, write_errors
 from .checkpoint import Checkpoint, load_checkpoint, round_of, save_checkpoint
 from .record import Record
 from .snapshot import Snapshot
@@ -72,7 +72,7 @@ class Checkpoints:
         """One more, the newest from now on; of later rounds none is left."""
         before = round_of(self.newest) if self._round is None else self._round
         if before is not None and before < snapshot.round and self.keep > 1 and not self._spoilt:
-            second_name(self.newest, self.numbered(before))
+            link_or_copy(self.newest, self.numbered(before))
             crash("kept the one before")
         save_checkpoint(self.newest, snapshot, records, wall)
         self._round, self._spoilt = snapshot.round, False
@@ -88,7 +88,7 @@ class Checkpoints:
     def back_to(self, round: int) -> None:
         """The one after so many rounds is the newest; 0: there is none."""
         if self.numbered(round).exists():
-            with telling(self.newest):
+            with write_errors(self.newest):
                 self.numbered(round).replace(self.newest)
         elif round == 0:
             self.newest.unlink(missing_ok=True)

@@ -30,7 +30,7 @@ from ...core.errors import (
     SettingError,
     nearest,
 )
-from ...core.files import locked, own_folder, write_json
+from ...core.files import locked, private_folder, write_json
 from ...core.placed import AtClients
 from ...core.rng import Secrets
 from ...core.topology import SERVER, Client, Party, title
@@ -89,7 +89,7 @@ class Host:
         self.secrets()
         if self.past.is_there and not resume:
             raise ExistsError(f"{self.folder} already holds a run: --resume, or another folder")
-        own_folder(self.folder)
+        private_folder(self.folder)
         with locked(self.folder):
             late: frozenset[str] = frozenset()
             while True:

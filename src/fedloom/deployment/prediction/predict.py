@@ -17,7 +17,7 @@ from ...algorithms.contract import Step
 from ...config.fingerprint import fingerprint
 from ...config.runfile import RunFile
 from ...core.errors import AbortedError, DataError, ExistsError, LostError, SettingError
-from ...core.files import locked, own_folder
+from ...core.files import locked, private_folder
 from ...core.topology import SERVER, Client, Party, title
 from ...engines.party.timeouts import Waits
 from ...fabric.schedule import Everyone
@@ -80,7 +80,7 @@ class Predicting:
         """To the end; at the one who asks, with scores on disk."""
         if self.question is not None and self.question.out.exists():
             raise ExistsError(f"{self.question.out} is there already: remove it, or name another")
-        own_folder(self.folder)
+        private_folder(self.folder)
         with locked(self.folder):
             brought = self._brought()
             allowed = permits(
