@@ -19,7 +19,7 @@ package = types.ModuleType("fedloom")
 package.__path__ = [sys.argv[1]]
 sys.modules["fedloom"] = package
 from pathlib import Path
-from fedloom.data.tables.files import Wanted, read_sheet
+from fedloom.data.tables.files import ReadOptions, read_sheet
 from fedloom.core.errors import DataError
 import pyarrow.csv, pyarrow.parquet
 
@@ -37,7 +37,7 @@ def child():
     sys.setswitchinterval(1)
     try:
         for place in sys.argv[3:]:
-            read_sheet(Path(place), "client bank/north", Wanted("person"))
+            read_sheet(Path(place), "client bank/north", ReadOptions("person"))
     except DataError as problem:
         print(problem, file=sys.stderr)
     return Last()

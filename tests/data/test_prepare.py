@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedloom.core.errors import DataError
-from fedloom.data.tables.columns import Words, as_column, as_words
-from fedloom.data.tables.prepare import Categories, Numbers, Preparation, Summary, fit
+from fedloom.data.tables.columns import TextColumn, as_column, as_text
+from fedloom.data.tables.prepare import CategorySummary, NumberSummary, Preparation, Summary, fit
 
 NUMBER = st.one_of(st.none(), st.floats(-1e6, 1e6, width=32))
 JOB = st.one_of(st.none(), st.sampled_from(["baker", "clerk", "pilot"]))
@@ -22,7 +22,7 @@ def table(rows):
     ages = np.array([np.nan if age is None else age for age, _ in rows], dtype=np.float64)
     names = ("baker", "clerk", "pilot")
     jobs = [-1 if job is None else names.index(job) for _, job in rows]
-    return {"age": ages, "job": Words(names, np.array(jobs, dtype=np.int64))}
+    return {"age": ages, "job": TextColumn(names, np.array(jobs, dtype=np.int64))}
 
 
 def summed(clients):
@@ -63,7 +63,7 @@ def test_an_empty_client_changes_nothing(clients, place):
 
 def test_moments_are_those_of_numpy_even_far_from_zero():
     values = 1e9 + np.random.default_rng(0).normal(size=3000)
-    parts = [Numbers.of(part) for part in np.split(values, [5, 5, 1000])]
+    parts = [NumberSummary.of(part) for part in np.split(values, [5, 5, 1000])]
     total = parts[0] + parts[1] + parts[2] + parts[3]
     assert total.count == 3000
     assert total.mean == pytest.approx(values.mean(), rel=1e-15)
@@ -94,7 +94,7 @@ def test_text_is_one_hot():
 
 
 def test_categories_that_are_numbers_have_no_point():
-    assert as_words(np.array([3.0, np.nan, 0.5])).names == ("0.5", "3")
+    assert as_text(np.array([3.0, np.nan, 0.5])).names == ("0.5", "3")
 
 
 def test_rare_categories_are_lumped():
@@ -126,7 +126,7 @@ def test_columns_without_news_are_dropped_and_said(values, columns, note):
 
 
 def test_text_that_is_nowhere_is_no_column():
-    fitted, notes = fit("bank", Summary({"x": Categories({}, missing=3)}))
+    fitted, notes = fit("bank", Summary({"x": CategorySummary({}, missing=3)}))
     assert fitted.steps == ()
     assert "column 'x' dropped: it is empty" in notes[0]
 

@@ -12,7 +12,7 @@ import torch
 from fedloom import Run, Task, TDCDPrivateLabels, linear
 from fedloom.core.errors import DataError, SettingError
 from fedloom.data.labels import Target
-from fedloom.data.tables.columns import Cells, Words
+from fedloom.data.tables.columns import Cells, TextColumn
 from fedloom.data.tables.common_rows import drawn
 from fedloom.data.tables.files import hashed
 from fedloom.data.tables.prepare import Preparation
@@ -250,7 +250,7 @@ def test_too_many_classes_are_refused(files):
 
 
 def test_labels_that_are_missing_are_of_no_class():
-    words = Words(("no", "yes"), np.array([0, 1, -1, -1]))
+    words = TextColumn(("no", "yes"), np.array([0, 1, -1, -1]))
     with pytest.raises(DataError, match="here: 2 labels are of classes that are not known"):
         Target("binary", ("no", "yes")).encode(Cells("text", words), "here")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..core.errors import DataError
 from ..core.registry import datasets
-from ..data.catalog import ENVIRONMENT, Entry
+from ..data.catalog import ENVIRONMENT, DatasetLoader
 from . import common
 
 
@@ -53,23 +53,23 @@ def act(chosen: argparse.Namespace) -> None:
         raise DataError(f"{', '.join(one['name'] for one in damaged or found)}: not usable")
 
 
-def state(entry: Entry, folder: Path | None, verify: bool) -> dict[str, Any]:
+def state(loader: DatasetLoader, folder: Path | None, verify: bool) -> dict[str, Any]:
     """Whether a set can be used."""
-    told: dict[str, Any] = {"name": entry.name, "about": entry.about, "problem": None}
-    told["looked_in"] = [str(place) for place in entry.places(folder)]
-    told["files"] = list(entry.files)
-    told["get"] = entry.get
-    if not entry.files:
+    told: dict[str, Any] = {"name": loader.name, "about": loader.about, "problem": None}
+    told["looked_in"] = [str(place) for place in loader.places(folder)]
+    told["files"] = list(loader.files)
+    told["get"] = loader.get
+    if not loader.files:
         return {**told, "state": "bundled"}
     try:
-        files = entry.find(folder)
+        files = loader.find(folder)
     except DataError as problem:
         return {**told, "state": "missing", "problem": str(problem)}
     told["found"] = {file: str(path) for file, path in files.paths.items()}
     if not verify:
         return {**told, "state": "found"}
     try:
-        entry.verify(files)
+        loader.verify(files)
     except DataError as problem:
         return {**told, "state": "damaged", "problem": str(problem)}
     return {**told, "state": "verified"}

@@ -127,7 +127,7 @@ models = Registry("model", "models")
 """Models by name: functions of settings that give what makes a module."""
 losses = Registry("loss", "losses")
 """Losses by name: subclasses of `Loss`."""
-datasets = Registry("data set", "datasets", instance_of="fedloom.data.catalog:Entry")
+datasets = Registry("data set", "datasets", instance_of="fedloom.data.catalog:DatasetLoader")
 """Data sets by name: loaders that `dataset` has registered."""
 transports = Registry("transport", "transports")
 """Transports by name."""

@@ -1,5 +1,5 @@
-"""Data before training: data sets, tables, their partition over silos and clients, and what each
-party holds of them (placement).
+"""Data before training: registered data sets, users' tables, their partition over silos and
+clients, and the rows that each party holds (placement).
 
 May import: core.
 """

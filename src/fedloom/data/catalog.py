@@ -1,12 +1,12 @@
-"""Which data sets there are, where their files are looked for, and whether they are sound.
+"""Registration of data sets, the search for their files, and checksums.
 
-A set is one function in `data/sets/`, registered with what a person needs to get its files:
+A data set is one function in `data/datasets/`, registered with instructions to get its files:
 
     @dataset("mnist", about="...", files={"train-images-idx3-ubyte.gz": "<sha256>"}, get="...")
     def mnist(files: Files, flat: bool = False) -> Dataset: ...
 
-Files are looked for in the folder named in the run file, or in FEDLOOM_DATA: there directly, or in
-a folder of the set's name.
+Files are searched in the folder that the run file names, or in FEDLOOM_DATA: in a folder of the
+set's name, then directly.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Loader = Callable[..., Dataset]
 
 @dataclass(frozen=True)
 class Files:
-    """The files of one set, as found."""
+    """The files of one data set: their paths by name."""
 
     name: str
     paths: Mapping[str, Path]
@@ -44,10 +44,10 @@ class Files:
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A registered set; to call it is to load it. `files` maps names to the SHA-256 of their
-    content, unpacked (None: any); files called .gz may also lie there unpacked. `folder` is where
-    they are usually found."""
+class DatasetLoader:
+    """A registered data set; calling it loads it. `files` maps names to the SHA-256 of their
+    unpacked content (None: any); a file called .gz may also be there unpacked. `get`: how to get
+    the files. `folder`: the folder of the set."""
 
     name: str
     about: str
@@ -66,18 +66,18 @@ class Entry:
         return {name: option for name, option in given.items() if name != "files"}
 
     def places(self, folder: str | os.PathLike[str] | None = None) -> list[Path]:
-        """Folders that are searched, in order."""
+        """The folders to search, in order."""
         root = folder if folder is not None else os.environ.get(ENVIRONMENT)
         return [] if root is None else [Path(root) / self.folder, Path(root)]
 
     def find(self, folder: str | os.PathLike[str] | None = None) -> Files:
-        """All files, in one folder; an error that says what is expected, and where."""
+        """All files, from one folder; else an error that says which are missing, and where."""
         places = self.places(folder)
         for place in places:
             paths = {file: _packed_or_not(place / file) for file in self.files}
             if all(path.is_file() for path in paths.values()):
                 return Files(self.name, paths)
-        looked = " and ".join(map(str, places)) or f"nowhere: {ENVIRONMENT} is not set"
+        searched = " and ".join(map(str, places)) or f"nowhere: {ENVIRONMENT} is not set"
         missing = [
             file
             for file in self.files
@@ -85,16 +85,16 @@ class Entry:
         ]
         raise DataError(
             f"data set {self.name}: {', '.join(missing or self.files)} not found (looked in "
-            f"{looked}). {self.get}"
+            f"{searched}). {self.get}"
         )
 
-    def verify(self, found: Files) -> dict[str, str]:
-        """Checksums; a DataError names the file whose content is not what it should be."""
-        sums = {file: checksum(path) for file, path in found.paths.items()}
+    def verify(self, files: Files) -> dict[str, str]:
+        """Checksums of the files; a DataError names a file whose checksum is wrong."""
+        sums = {file: checksum(path) for file, path in files.paths.items()}
         for file, wanted in self.files.items():
             if wanted is not None and sums[file] != wanted:
                 raise DataError(
-                    f"data set {self.name}: {found[file]} is damaged or another version (SHA-256 "
+                    f"data set {self.name}: {files[file]} is damaged or another version (SHA-256 "
                     f"{sums[file][:12]}..., expected {wanted[:12]}...). {self.get}"
                 )
         return sums
@@ -107,12 +107,12 @@ def dataset(
     files: Mapping[str, str | None] | None = None,
     get: str = "",
     folder: str | None = None,
-) -> Callable[[Loader], Entry]:
+) -> Callable[[Loader], DatasetLoader]:
     """Register a loader under a name."""
 
-    def add(load: Loader) -> Entry:
-        entry = Entry(name, about, load, files or {}, get, folder or name)
-        return datasets.register(name)(entry)
+    def add(load: Loader) -> DatasetLoader:
+        loader = DatasetLoader(name, about, load, files or {}, get, folder or name)
+        return datasets.register(name)(loader)
 
     return add
 
@@ -121,27 +121,28 @@ def dataset(
 def load(
     name: str, folder: str | os.PathLike[str] | None = None, verify: bool = True, **options: Any
 ) -> Dataset:
-    """A registered set by name; its files are checked against their checksums."""
-    entry: Entry = datasets[name]
-    for word in sorted(set(options) - set(entry.options)):
-        raise SettingError(f"data set {name} has no option {word!r}{nearest(word, entry.options)}")
-    check_settings(f"data set {name}", fields_of(entry.load, without=("files",)), options)
-    if not entry.files:
-        return entry.load(**options)
-    found = entry.find(folder)
-    sums = entry.verify(found) if verify else {}
+    """Load a registered data set by name. `verify`: check the files' checksums."""
+    loader: DatasetLoader = datasets[name]
+    for option in sorted(set(options) - set(loader.options)):
+        hint = nearest(option, loader.options)
+        raise SettingError(f"data set {name} has no option {option!r}{hint}")
+    check_settings(f"data set {name}", fields_of(loader.load, without=("files",)), options)
+    if not loader.files:
+        return loader.load(**options)
+    files = loader.find(folder)
+    sums = loader.verify(files) if verify else {}
     try:
-        got = entry.load(found, **options)
+        data = loader.load(files, **options)
     except InputError:
         raise
     except (OSError, ValueError, KeyError, EOFError) as problem:
         raise DataError(f"data set {name}: its files cannot be read ({reason(problem)})") from None
-    return replace(got, sources=sums)
+    return replace(data, sources=sums)
 
 
 def checksum(path: Path) -> str:
-    """SHA-256 of a file's content; of a gzipped one, of what is packed in it, since packing the
-    same content again gives other bytes."""
+    """SHA-256 of a file's content; of a gzipped file, of its unpacked content, since packing it
+    again gives other bytes."""
     with path.open("rb") as file:
         if file.read(2) != b"\x1f\x8b":
             file.seek(0)
@@ -157,6 +158,6 @@ def checksum(path: Path) -> str:
 
 
 def _packed_or_not(path: Path) -> Path:
-    """The file, or the same without .gz."""
+    """The file, or the unpacked one without .gz."""
     plain = path.with_suffix("") if path.suffix == ".gz" else path
     return path if path.is_file() or not plain.is_file() else plain

@@ -1,4 +1,4 @@
-"""A data set before it is cut: rows with ids, named blocks of features, labels, a test split."""
+"""A data set before it is partitioned: ids, named blocks of features, labels, a test split."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ LOSSES: dict[Goal, str] = {
 
 @dataclass(frozen=True)
 class Dataset:
-    """`blocks` are [rows, ...] each: one for a table or a set of images, several for a set that
-    comes in parts (views, groups of columns). `columns` names the columns of flat blocks, `keys`
-    are attributes that rows can be placed by, `sources` the checksums of the files it came from."""
+    """A data set. `blocks`: [rows, ...] each; one for a table or images, several for views or
+    groups of columns. `columns`: names of the columns of flat blocks. `keys`: attributes that can
+    decide which client has a row. `sources`: checksums of the files."""
 
     name: str
     ids: npt.NDArray[Any]
@@ -63,7 +63,7 @@ class Dataset:
 
     @property
     def outputs(self) -> int:
-        """How many scores a model of it gives."""
+        """The number of scores that a model for it gives."""
         if self.goal == "classes":
             return len(self.classes) or int(self.y.max()) + 1
         return self.y.shape[1] if self.y.ndim == 2 else 1
@@ -82,16 +82,16 @@ class Dataset:
         )
 
     def some(self, train: int) -> Dataset:
-        """So many of the training rows, and as large a share of the test rows: drawn once and for
-        all by the set's name, in their order."""
+        """A subset of so many training rows, and the same share of the test rows. The choice
+        depends on the set's name only; rows keep their order."""
         rows, spare = np.flatnonzero(~self.test), np.flatnonzero(self.test)
         if not 1 <= train <= len(rows):
             raise SettingError(f"data set {self.name}: take = {train} is not in 1..{len(rows)}")
-        kept = [
+        picks = [
             Streams(0).common("some rows", self.name, side).permutation(len(of))[:count]
             for side, of, count in (
                 ("train", rows, train),
                 ("test", spare, round(len(spare) * train / len(rows))),
             )
         ]
-        return self.rows(np.sort(np.concatenate([rows[kept[0]], spare[kept[1]]])))
+        return self.rows(np.sort(np.concatenate([rows[picks[0]], spare[picks[1]]])))

@@ -1,4 +1,4 @@
-"""Data as a run uses it: rows placed at the clients of silos, and what they mean."""
+"""The data of a run: rows at the clients of silos, and the meaning of columns and labels."""
 
 from __future__ import annotations
 
@@ -25,13 +25,11 @@ NAMED = 5  # clients, where there are many
 
 @dataclass(frozen=True)
 class Federated:
-    """Training rows and, where there are any, test rows, of the same silos and clients.
+    """Training rows, and test rows where there are any, of the same silos and clients.
 
-    `columns` names a silo's columns where it has any; `notes` say what was left out and why;
-    `sources` are the checksums of the files it came from. `preparation` is how each silo turns its
-    own tables into numbers, `overlap` how well their ids matched, `cut` how a data set was cut; any
-    may be absent.
-    """
+    `columns`: names of a silo's columns, where they have names. `notes`: which rows and columns
+    were dropped, and why. `sources`: checksums of the files. `preparation`: how each silo prepares
+    its tables. `overlap`: how well their ids matched. `cut`: how a data set was partitioned."""
 
     name: str
     goal: Goal
@@ -46,24 +44,24 @@ class Federated:
     overlap: Overlap | None = None
 
     def with_server(self) -> Federated:
-        """The same rows, and a server that holds none."""
+        """The same rows, with a server, which holds none."""
         return replace(self, train=self.train.with_server())
 
     def __repr__(self) -> str:
-        """Numbers only: a notebook must not show people."""
+        """Numbers only: a notebook must not show personal data."""
         tests = 0 if self.test is None else self.test.size
         return f"<{self.name}: {self.train!r} for training, {tests} rows for testing>"
 
     @property
     def outputs(self) -> int:
-        """How many scores a model of it gives."""
+        """The number of scores that a model for it gives."""
         labels = self.train.labels()
         if self.goal == "classes":
             return len(self.classes) or int(labels.max()) + 1
         return labels.shape[1] if labels.ndim == 2 else 1
 
     def only(self, silos: Sequence[str]) -> Federated:
-        """The same rows as some of the silos know them."""
+        """The same rows, of some of the silos."""
         return replace(
             self,
             train=self.train.only(silos),
@@ -71,7 +69,7 @@ class Federated:
         )
 
     def summary(self) -> dict[str, Any]:
-        """Who holds what, in numbers only: what the manifest and the figures are made from."""
+        """Who holds how much, for the manifest and the figures. It shows no ids and no cells."""
         silos = {}
         for silo, names in self.train.topology.clients.items():
             train = _counts(self.train, silo)
@@ -81,7 +79,7 @@ class Federated:
                 "columns": self._titles(silo),
                 "labels": self.train.y[silo] is not None,
                 "clients": {name: [a, b] for name, a, b in zip(names, train, test, strict=True)},
-                "classes": self._classes_held(silo),
+                "classes": self._class_counts(silo),
             }
         rows = {"train": self.train.size, "test": self.test.size if self.test is not None else 0}
         return {
@@ -107,27 +105,27 @@ class Federated:
 
     @property
     def without_rows(self) -> str:
-        """Who these are, some of them by name, or nothing."""
+        """Names of idle clients, the first few of them; empty where there are none."""
         idle = self.idle
         more = f" and {len(idle) - NAMED} others" if len(idle) > NAMED else ""
         return ", ".join(map(title, idle[:NAMED])) + more
 
     def lines(self) -> list[str]:
-        """For people: how well ids matched, and who is left without rows."""
-        told = [] if self.overlap is None else self.overlap.lines()
+        """Text: how well ids matched, and which clients have no rows."""
+        lines = [] if self.overlap is None else self.overlap.lines()
         if self.overlap is not None and self.overlap.advice:
-            told.append(f"note: {self.overlap.advice}")
-        return told + [f"note: without training rows: {self.without_rows}"] * bool(self.idle)
+            lines.append(f"note: {self.overlap.advice}")
+        return lines + [f"note: without training rows: {self.without_rows}"] * bool(self.idle)
 
     def _titles(self, silo: str) -> list[str]:
-        """A silo's columns; of text, without the categories."""
+        """Titles of a silo's columns, without the categories of text columns."""
         if self.preparation is None:
             return list(self.columns.get(silo, ()))
         return [step.title for step in self.preparation[silo].steps]
 
-    def _classes_held(self, silo: str) -> dict[str, list[int]]:
-        """How many training rows of each class each client of a silo holds; {} for numbers, and
-        where the silo has no labels."""
+    def _class_counts(self, silo: str) -> dict[str, list[int]]:
+        """{client: its number of training rows of each class}; {} where labels are numbers, or the
+        silo has none."""
         if self.goal == "number" or self.train.y[silo] is None:
             return {}
         labels, owner = self.train.labels().long(), self.train.owner[silo]
@@ -138,7 +136,7 @@ class Federated:
 
 
 def check_data(where: str, data: object, *kinds: type) -> None:
-    """Refuse a data set that was not cut, and what is not of these kinds."""
+    """Refuse data that is not of these kinds; a Dataset has not been partitioned yet."""
     if isinstance(data, Dataset):
         raise DataError(
             f"the data set {data.name} is not cut yet: Partition(silos=..., clients=...).place(it)"

@@ -1,4 +1,4 @@
-"""What a label column means: numbers, two classes or several; and labels as tensors."""
+"""The meaning of a label column: numbers, two classes or several; and labels as tensors."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ from torch import Tensor
 from ..core.errors import DataError
 from ..core.topology import Client, title
 from .dataset import Goal
-from .tables.columns import Cells, Words, as_floats, as_words, not_numbers, number_text
+from .tables.columns import Cells, TextColumn, as_floats, as_text, not_numbers, number_text
 
-FEW_NUMBERS = 20  # up to so many different whole numbers are guessed to be classes
+FEW_NUMBERS = 20  # up to so many different whole numbers are taken for classes
 MOST_CLASSES = 1000
 
 
 @dataclass(frozen=True)
 class Target:
-    """What labels mean; a class's number is its place in `classes`."""
+    """The meaning of labels. The number of a class is its position in `classes`."""
 
     goal: Goal
     classes: tuple[str, ...] = ()
 
     def encode(self, cells: Cells, where: str) -> Tensor:
-        """Labels as float32 (numbers, and 0 or 1) or int64 (classes); none may be missing."""
+        """Labels as a tensor: float32 for numbers and for 0 or 1, int64 for classes. None may be
+        missing."""
         if self.goal == "number":
             return torch.from_numpy(as_floats(cells.values, where).astype(np.float32))
-        words = _flag_words(cells) if "true" in self.classes else as_words(cells.values)
+        words = _flag_words(cells) if "true" in self.classes else as_text(cells.values)
         places = {name: place for place, name in enumerate(self.classes)}
         lookup = np.array([places.get(_plain(name), -1) for name in words.names] + [-1])
         codes = lookup[words.codes]
@@ -42,23 +43,23 @@ class Target:
 
 
 def find_target(
-    label: str, held: Mapping[Client, Cells], goal: Goal | None
+    label: str, labels: Mapping[Client, Cells], goal: Goal | None
 ) -> tuple[Target, list[str]]:
-    """The meaning of the labels that clients hold, {client: labels}, from the set of their values;
-    notes say what was guessed."""
-    kinds = {cells.kind for cells in held.values()} - {"empty"}
+    """The meaning of {client: labels}, from the set of their values, and notes on what was
+    guessed."""
+    kinds = {cells.kind for cells in labels.values()} - {"empty"}
     where = f"label column {label!r}"
     values: list[str] = []
-    rows = sum(int(has_label(cells).sum()) for cells in held.values())
+    rows = sum(int(has_label(cells).sum()) for cells in labels.values())
     numbers: set[float] = set()
     if "text" in kinds or kinds == {"flag"}:
-        for cells in held.values():
+        for cells in labels.values():
             words = _flag_words(cells)
             used = np.unique(words.codes[words.codes >= 0])
             values += [_plain(words.names[code]) for code in used.tolist()]
         values = sorted(set(values))
     else:
-        for cells in held.values():
+        for cells in labels.values():
             column = as_floats(cells.values, where)
             numbers |= set(np.unique(column[~np.isnan(column)]).tolist())
         values = [number_text(number) for number in sorted(numbers)]
@@ -94,27 +95,27 @@ def _guess(values: int, numbers: set[float], rows: int) -> Goal:
 def has_label(cells: Cells) -> npt.NDArray[np.bool_]:
     """Which rows have a label."""
     column = cells.values
-    return column.codes >= 0 if isinstance(column, Words) else ~np.isnan(column)
+    return column.codes >= 0 if isinstance(column, TextColumn) else ~np.isnan(column)
 
 
-def _flag_words(cells: Cells) -> Words:
-    """Text as it is; true and false as such, not as 1 and 0."""
-    if cells.kind != "flag" or isinstance(cells.values, Words):
-        return as_words(cells.values)
+def _flag_words(cells: Cells) -> TextColumn:
+    """Labels as text: flags as "true" and "false", not as 1 and 0."""
+    if cells.kind != "flag" or isinstance(cells.values, TextColumn):
+        return as_text(cells.values)
     codes = np.where(np.isnan(cells.values), -1, np.nan_to_num(cells.values)).astype(np.int64)
-    return Words(("false", "true"), codes)
+    return TextColumn(("false", "true"), codes)
 
 
 def _plain(name: str) -> str:
-    """True, TRUE and true are one."""
+    """The class of a label: True, TRUE and true are the same."""
     return name.lower() if name.lower() in ("true", "false") else name
 
 
-def refuse_text(label: str, held: Mapping[Client, Cells], goal: Goal | None) -> None:
-    """Text among labels that are numbers elsewhere, or are said to be."""
-    mixed = goal is None and any(cells.kind == "number" for cells in held.values())
-    for client, cells in held.items():
-        if isinstance(cells.values, Words) and (mixed or goal == "number"):
+def refuse_text(label: str, labels: Mapping[Client, Cells], goal: Goal | None) -> None:
+    """Refuse text labels where the labels of other clients, or the goal, are numbers."""
+    mixed = goal is None and any(cells.kind == "number" for cells in labels.values())
+    for client, cells in labels.items():
+        if isinstance(cells.values, TextColumn) and (mixed or goal == "number"):
             wrong = not_numbers(cells.values)
             raise DataError(
                 f"{title(client)}: {len(wrong)} of {len(cells.values)} cells of label column "

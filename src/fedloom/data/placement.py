@@ -1,8 +1,8 @@
 """Which client of which silo holds which rows.
 
-`Placement` is the view from above that a simulation has: every silo's rows in one canonical order
-(sorted by id), and who owns each row, independently in every silo. A party sees only its `View`:
-a client its own rows, a hub which rows its own clients hold, everyone how many rows are common.
+`Placement` is what a simulation knows: every silo's rows in one canonical order (sorted by id), and
+the owner of each row, independently in every silo. A party knows only its `View`: a client its own
+rows, a hub which rows each of its clients holds, everyone how many rows are common.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Ids = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Shard:
-    """What one client holds: ids, features (a row each), and labels where it has them."""
+    """The rows of one client: ids, features (a row each), and labels where it has them."""
 
     ids: Any
     x: Any
@@ -38,7 +38,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class View:
-    """What some parties may know of a placement."""
+    """The part of a placement that some parties know."""
 
     silos: tuple[str, ...]
     server: bool
@@ -51,11 +51,11 @@ class View:
 
 @dataclass(frozen=True)
 class Placement:
-    """All rows of all silos, from above. Build it with `Placement.of`."""
+    """All rows of all silos. Build it with `Placement.of`."""
 
     topology: Topology
     ids: Ids
-    owner: Mapping[str, Tensor]  # silo -> [M] the place of each row's client in the silo's order
+    owner: Mapping[str, Tensor]  # silo -> [M] index of each row's client in the silo's order
     x: Mapping[str, Tensor]  # silo -> [M, ...]
     y: Mapping[str, Tensor | None]  # silo -> [M, ...] or None where the silo has no labels
 
@@ -65,15 +65,15 @@ class Placement:
         form = "Placement.of: {silo: {client: Shard}} is expected"
         if not isinstance(shards, Mapping):
             raise DataError(f"{form}, not {shown(shards)}")
-        for silo, held in shards.items():
-            if not isinstance(held, Mapping):
-                raise DataError(f"{form}; of silo {silo}, there is {shown(held)}")
+        for silo, clients in shards.items():
+            if not isinstance(clients, Mapping):
+                raise DataError(f"{form}; of silo {silo}, there is {shown(clients)}")
         shards = {
-            str(silo): {str(name): shard for name, shard in held.items()}
-            for silo, held in shards.items()
+            str(silo): {str(name): shard for name, shard in clients.items()}
+            for silo, clients in shards.items()
         }
-        topology = Topology({silo: tuple(held) for silo, held in shards.items()}, server)
-        joined = {silo: _join(silo, held) for silo, held in shards.items()}
+        topology = Topology({silo: tuple(clients) for silo, clients in shards.items()}, server)
+        joined = {silo: _join(silo, clients) for silo, clients in shards.items()}
         silos = topology.silos
         ids = joined[silos[0]].ids
         if not len(ids):
@@ -92,17 +92,17 @@ class Placement:
         )
 
     def pooled(self) -> Placement:
-        """The same rows, with one client in each silo that holds them all."""
-        one = Topology(dict.fromkeys(self.topology.silos, ("all",)), self.topology.server)
-        owner = {silo: torch.zeros_like(mine) for silo, mine in self.owner.items()}
-        return replace(self, topology=one, owner=owner)
+        """The same rows, with one client in each silo, which holds them all."""
+        topology = Topology(dict.fromkeys(self.topology.silos, ("all",)), self.topology.server)
+        owner = {silo: torch.zeros_like(owners) for silo, owners in self.owner.items()}
+        return replace(self, topology=topology, owner=owner)
 
     def with_server(self) -> Placement:
-        """The same rows, and a server that holds none."""
+        """The same rows, with a server, which holds none."""
         return replace(self, topology=replace(self.topology, server=True))
 
     def __repr__(self) -> str:
-        """Numbers only: a notebook must not show people."""
+        """Numbers only: a notebook must not show personal data."""
         silos = ", ".join(f"{silo} {len(names)}" for silo, names in self.topology.clients.items())
         return f"<{self.size} rows; clients: {silos}>"
 
@@ -113,7 +113,7 @@ class Placement:
 
     @checked()
     def only(self, silos: Sequence[str]) -> Placement:
-        """The same rows as some of the silos know them."""
+        """The same rows, of some of the silos."""
         for silo in silos:
             self._known(silo)
         return Placement(
@@ -142,13 +142,13 @@ class Placement:
         ids = np.concatenate([self.ids, other.ids])
         order = torch.from_numpy(np.argsort(ids, kind="stable"))
 
-        def both(mine: Tensor, theirs: Tensor) -> Tensor:
-            return torch.cat([mine, theirs])[order]
+        def both(first: Tensor, second: Tensor) -> Tensor:
+            return torch.cat([first, second])[order]
 
         y: dict[str, Tensor | None] = {}
-        for silo, mine in self.y.items():
-            theirs = other.y[silo]
-            y[silo] = None if mine is None or theirs is None else both(mine, theirs)
+        for silo, labels in self.y.items():
+            other_labels = other.y[silo]
+            y[silo] = None if labels is None or other_labels is None else both(labels, other_labels)
         return replace(
             self,
             ids=ids[order.numpy()],
@@ -178,7 +178,7 @@ class Placement:
             raise DataError(f"there is no silo {silo!r}{nearest(silo, self.topology.silos)}")
 
     def shards(self) -> dict[str, dict[str, Shard]]:
-        """Back to what each client holds."""
+        """The inverse of `of`: the shard of each client."""
         shards: dict[str, dict[str, Shard]] = {}
         for silo in self.topology.silos:
             x, y = self.x[silo], self.y[silo]
@@ -189,12 +189,12 @@ class Placement:
         return shards
 
     def view(self, parties: Sequence[Party]) -> View:
-        """What these parties together know."""
+        """The view of these parties together."""
         known = known_to(self.topology, parties)
         rows: dict[Client, Tensor] = {}
         for silo, names in known.items():
             theirs = set(names)
-            rows |= {c: mine for c, mine in self.held(silo).items() if c.name in theirs}
+            rows |= {c: numbers for c, numbers in self.held(silo).items() if c.name in theirs}
         own = [party for party in parties if isinstance(party, Client)]
         x = {client: self.x[client.silo][rows[client]] for client in own}
         y: dict[Client, Tensor | None] = {}
@@ -205,7 +205,9 @@ class Placement:
 
 
 @dataclass(frozen=True)
-class _Joined:
+class _SiloRows:
+    """All rows of a silo, sorted by id."""
+
     ids: Ids
     owner: Tensor
     x: Tensor
@@ -219,7 +221,7 @@ def _ids(values: Any, where: str) -> Ids:
         raise DataError(f"{where}: ids must be a list, one a row")
     if ids.dtype.kind in "iu":
         return ids.astype(np.int64)
-    if ids.dtype.kind in "OU" and all(isinstance(one, str) for one in ids.tolist()):
+    if ids.dtype.kind in "OU" and all(isinstance(id, str) for id in ids.tolist()):
         return ids.astype(str)
     if not len(ids):
         return ids.astype(np.int64)
@@ -243,12 +245,12 @@ def _tensor(what: str, values: Any, rows: int, where: str) -> Tensor:
 def as_rows(what: str, values: Any) -> Tensor:
     """Numbers, a row each."""
     try:
-        found = torch.as_tensor(np.asarray(values) if isinstance(values, list) else values)
+        tensor = torch.as_tensor(np.asarray(values) if isinstance(values, list) else values)
     except (TypeError, ValueError, RuntimeError):
-        found = torch.tensor(0)
-    if not found.ndim:
+        tensor = torch.tensor(0)
+    if not tensor.ndim:
         raise DataError(f"{what}: numbers are expected, a row each, not {shown(values)}")
-    return found
+    return tensor
 
 
 def _features(shard: Shard, rows: int, where: str) -> Tensor:
@@ -265,30 +267,30 @@ def _labels(shard: Shard, rows: int, where: str) -> Tensor:
     return y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
 
 
-def _join(silo: str, held: Mapping[str, Shard]) -> _Joined:
+def _join(silo: str, shards: Mapping[str, Shard]) -> _SiloRows:
     ids: list[Ids] = []
     x: list[Tensor] = []
     y: list[Tensor] = []
     owner: list[Ids] = []
-    for place, (name, shard) in enumerate(held.items()):
+    for place, (name, shard) in enumerate(shards.items()):
         where = title(Client(silo, name))
         if not isinstance(shard, Shard):
             raise DataError(f"{where}: a Shard is expected, not {type(shard).__name__}")
-        mine = _ids(shard.ids, where)
-        repeated = len(mine) - len(np.unique(mine))
+        own_ids = _ids(shard.ids, where)
+        repeated = len(own_ids) - len(np.unique(own_ids))
         if repeated:
             raise DataError(f"{where}: {repeated} ids occur more than once")
-        if not len(mine):  # a client without rows is allowed: it takes no step
+        if not len(own_ids):  # a client without rows is allowed: it takes no step
             if shard.x is not None and len(shard.x):
                 raise DataError(f"{where}: no ids, {len(shard.x)} rows of features")
             continue
-        ids.append(mine)
-        owner.append(np.full(len(mine), place))
-        x.append(_features(shard, len(mine), where))
+        ids.append(own_ids)
+        owner.append(np.full(len(own_ids), place))
+        x.append(_features(shard, len(own_ids), where))
         if (x[-1].shape[1:], x[-1].dtype) != (x[0].shape[1:], x[0].dtype):
             raise DataError(f"{where}: features differ in shape or type from the silo's others")
         if shard.y is not None:
-            y.append(_labels(shard, len(mine), where))
+            y.append(_labels(shard, len(own_ids), where))
             if y[-1].shape[1:] != y[0].shape[1:]:
                 raise DataError(f"{where}: labels differ in shape from the silo's others")
     if not ids:
@@ -302,12 +304,12 @@ def _join(silo: str, held: Mapping[str, Shard]) -> _Joined:
     all_ids, owners = all_ids[order], owners[order]
     twice = np.flatnonzero(all_ids[1:] == all_ids[:-1])
     if len(twice):
-        names = list(held)
+        names = list(shards)
         pairs = {(names[owners[i]], names[owners[i + 1]]) for i in twice}
         between = ", ".join(f"{a} and {b}" for a, b in sorted(pairs)[:5])
         raise DataError(f"silo {silo}: {len(twice)} ids are held twice, by clients {between}")
     by_id = torch.from_numpy(order)
-    return _Joined(
+    return _SiloRows(
         all_ids,
         torch.from_numpy(owners.astype(np.int64)),
         torch.cat(x)[by_id],
@@ -318,11 +320,14 @@ def _join(silo: str, held: Mapping[str, Shard]) -> _Joined:
 def _same_ids(first: str, ids: Ids, other: str, others: Ids) -> None:
     if ids.dtype.kind != others.dtype.kind:
         raise DataError(f"ids are of different types in silos {first} and {other}")
-    for here, mine, there, theirs in ((first, ids, other, others), (other, others, first, ids)):
-        lacking = int(np.isin(theirs, mine, invert=True).sum())
+    for silo, own_ids, there, their_ids in (
+        (first, ids, other, others),
+        (other, others, first, ids),
+    ):
+        lacking = int(np.isin(their_ids, own_ids, invert=True).sum())
         if lacking:
             raise DataError(
-                f"silo {here} lacks {lacking} of the {len(theirs)} ids that silo {there} holds: "
+                f"silo {silo} lacks {lacking} of the {len(their_ids)} ids that silo {there} holds: "
                 "keep the ids that all silos have"
             )
 

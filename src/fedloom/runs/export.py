@@ -26,7 +26,7 @@ from ..data.dataset import Goal
 from ..data.placement import Placement, as_rows
 from ..data.tables.id_overlap import LEAST
 from ..data.tables.prepare import Preparation
-from ..data.tables.read import Files, IdKind, read_rows
+from ..data.tables.read import IdKind, TablePaths, read_rows
 from ..models.clipping import GUARDED, guarded
 from ..models.library import IN_A_ROW, Maker, in_a_row, registered
 from ..models.losses import Loss
@@ -91,7 +91,7 @@ class Model:
     @checked("files")
     def predict_tables(
         self,
-        files: Files,
+        files: TablePaths,
         id: str | None = None,
         *,
         at: str | None = None,

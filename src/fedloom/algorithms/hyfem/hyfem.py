@@ -40,7 +40,7 @@ from ...core.placed import AtHubs, Batch, Rows
 from ...core.registry import algorithms
 from ...core.rng import Streams
 from ...core.settings import NotNegative, at_least
-from ...data.partition.views import check_held
+from ...data.partition.views import check_views
 from ...data.placement import Placement
 from ...fabric.kinds import Kind
 from ...fabric.verbs import Fabric
@@ -126,7 +126,7 @@ class HyFEMAvg(MinibatchSGD):
             raise ModelError("HyFEM needs the model 'multiview' (a ViewNet) and no head")
         need_labels(placement, topology.silos, "HyFEM takes labels at every client")
         if self.views is not None:
-            check_held(self.views, clients, len(net.extractors))
+            check_views(self.views, clients, len(net.extractors))
             check_zeros(placement, self.views, len(net.extractors))
         check_widths(self.widths or {}, clients, hidden_widths(dict(net.named_parameters())))
 

@@ -1,4 +1,7 @@
-"""Data sets, one file each. Importing this package registers them."""
+"""Registered data sets, one file each. Importing this package registers them.
+
+May import: core, data.
+"""
 
 from . import (
     adult,

@@ -27,7 +27,7 @@ CLASSES = (
 PARTS = (*(f"data_batch_{k}" for k in range(1, 6)), "test_batch")
 PIXELS = 3 * 32 * 32
 
-Part = tuple[Array, Array]  # images [n, 3072], labels [n]
+ImagesAndLabels = tuple[Array, Array]  # images [n, 3072], labels [n]
 
 
 @dataset(
@@ -62,8 +62,8 @@ def cifar10_python(files: Files) -> Dataset:
     return _joined("cifar10-python", [python_part(files[part]) for part in PARTS])
 
 
-def binary_part(path: Path) -> Part:
-    """Records of a label and 3,072 bytes."""
+def binary_part(path: Path) -> ImagesAndLabels:
+    """Images and labels of a binary file: records of a label and 3,072 bytes."""
     with reading(path):
         raw = np.fromfile(path, dtype=np.uint8)
     if raw.size == 0 or raw.size % (1 + PIXELS):
@@ -72,9 +72,10 @@ def binary_part(path: Path) -> Part:
     return rows[:, 1:], rows[:, 0]
 
 
-def python_part(path: Path) -> Part:
-    """A pickled {"data": array, "labels": list}. Unpickling can run any code, so the operations
-    are listed, not carried out: the one long string and the numbers after "labels" are taken."""
+def python_part(path: Path) -> ImagesAndLabels:
+    """Images and labels of a pickled {"data": array, "labels": list}. Unpickling can run any code,
+    so pickle's operations are listed and not executed: the one long string is the images, the
+    numbers after "labels" are the labels."""
     images, labels, key = b"", [], ""
     with reading(path):
         for operation, value, _ in pickletools.genops(path.read_bytes()):
@@ -93,8 +94,8 @@ def python_part(path: Path) -> Part:
 KEYS = ("data", "labels", "filenames", "batch_label", b"data", b"labels", b"filenames")
 
 
-def _joined(name: str, parts: list[Part]) -> Dataset:
-    x, y = (np.concatenate(each) for each in zip(*parts, strict=True))
+def _joined(name: str, parts: list[ImagesAndLabels]) -> Dataset:
+    x, y = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     whole = [len(labels) for _, labels in parts] == [10_000] * 6
     return Dataset(
         name=name,

@@ -1,4 +1,4 @@
-"""What the loaders share: reading files, checking options, scaling, splitting by group."""
+"""Helpers of the loaders: reading files, checking options, scaling, splitting by group."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ OWN_BUILD = "A file made anew differs in its checksum: load it with verify = fal
 
 
 def choice(option: str, value: object, known: Any) -> None:
-    """An option must be one of a Literal's values."""
+    """Refuse an option that is not one of a Literal's values."""
     if value not in get_args(known):
         raise SettingError(f"{option}: {value!r}{nearest(str(value), map(str, get_args(known)))}")
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Whatever goes wrong inside is a DataError that names the file."""
+    """Any exception inside becomes a DataError that names the file."""
     try:
         yield
     except DataError:
@@ -40,11 +40,11 @@ def reading(path: Path) -> Iterator[None]:
 
 def arrays(path: Path, *names: str) -> list[Array]:
     """Arrays of an npz file."""
-    with reading(path), np.load(path) as found:
-        lacking = [name for name in names if name not in found]
+    with reading(path), np.load(path) as archive:
+        lacking = [name for name in names if name not in archive]
         if lacking:
             raise DataError(f"{path} has no array {lacking[0]!r}")
-        return [found[name] for name in names]
+        return [archive[name] for name in names]
 
 
 def table(path: Path) -> dict[str, Array]:
@@ -54,12 +54,12 @@ def table(path: Path) -> dict[str, Array]:
             import pyarrow.parquet as pq
 
             with pq.ParquetFile(path) as file:
-                found = file.read()
+                content = file.read()
         else:
             from pyarrow import csv
 
-            found = csv.read_csv(path)
-        columns = {name: found[name].to_numpy() for name in found.column_names}
+            content = csv.read_csv(path)
+        columns = {name: content[name].to_numpy() for name in content.column_names}
     return {name: c.astype(str) if c.dtype == object else c for name, c in columns.items()}
 
 
@@ -69,7 +69,7 @@ def matrix(columns: Mapping[str, Array], names: Sequence[str]) -> Array:
 
 
 def moments(x: Array, train: Mask) -> tuple[Array, Array]:
-    """Mean and deviation over the training rows of each column (the last axis)."""
+    """Mean and standard deviation of each column (the last axis) over the training rows."""
     seen = x[train].astype(np.float64).reshape(-1, x.shape[-1])
     spread = seen.std(axis=0)
     # No threshold on the deviation: some real columns are of order 1e-20, and rounding leaves a
@@ -79,21 +79,22 @@ def moments(x: Array, train: Mask) -> tuple[Array, Array]:
 
 
 def split(size: int, share: float, name: str) -> Mask:
-    """Which rows are for testing: a fixed share, drawn once and for all by the set's name."""
+    """Which rows are for testing: a fixed share, which depends on the set's name only."""
     test = np.zeros(size, dtype=bool)
     test[Streams(0).common("test rows", name).permutation(size)[: round(share * size)]] = True
     return test
 
 
 def standardise(x: Array, train: Mask) -> Array:
-    """Columns with mean 0 and deviation 1 over the training rows; constant ones become 0."""
+    """Columns with mean 0 and standard deviation 1 over the training rows; constant ones become
+    0."""
     mean, spread = moments(x, train)
     scaled: Array = ((x - mean) / spread).astype(np.float32)
     return scaled
 
 
 def standard_target(name: str, y: Array, train: Mask) -> tuple[Tensor, str]:
-    """A standardised target, and the sentence that says how to undo it."""
+    """A standardised target, and a note that says how to undo it."""
     mean, spread = moments(y[:, None], train)
     target = block(name, standardise(y[:, None], train)[:, 0])
     return target, f"target = (value - {mean[0]:.6g}) / {spread[0]:.6g}"
@@ -124,6 +125,6 @@ def views(x: Array) -> dict[str, Tensor]:
 
 
 def split_groups(groups: Array, share: float, name: str) -> Mask:
-    """Test rows such that no group is on both sides; `share` counts groups."""
+    """A split that keeps each group on one side; `share` is a share of groups."""
     known, where = np.unique(groups, return_inverse=True)
     return split(len(known), share, name)[where]

@@ -36,12 +36,12 @@ CLASSES = (
 def fashion_mnist(files: Files) -> Dataset:
     """Pixels in 0..1."""
     paths = {name: files[f"{name}.gz"] for name in NAMES}
-    got = digit_images("fashion-mnist", paths, CLASSES)
+    data = digit_images("fashion-mnist", paths, CLASSES)
     # MNIST's files have the same names, and no checksum tells them apart here.
-    for part in (got.test, ~got.test):
-        if len(np.unique(np.bincount(got.y[part], minlength=10))) > 1:
+    for part in (data.test, ~data.test):
+        if len(np.unique(np.bincount(data.y[part], minlength=10))) > 1:
             raise DataError(
                 f"{paths[NAMES[0]].parent}: classes are not equally frequent, as they are in "
                 "Fashion-MNIST; are these MNIST's files?"
             )
-    return got
+    return data

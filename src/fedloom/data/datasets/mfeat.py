@@ -25,14 +25,16 @@ def mfeat(files: Files) -> Dataset:
     """One standardised block for each kind of feature; rows are ordered by class."""
     *parts, y = arrays(files["mfeat.npz"], *VIEWS, "y")
     test = split(len(y), 0.25, "mfeat")
-    found = dict(zip(VIEWS, parts, strict=True))
+    features = dict(zip(VIEWS, parts, strict=True))
     return Dataset(
         name="mfeat",
         ids=np.arange(len(y)),
-        blocks={view: block("mfeat", standardise(x, ~test)) for view, x in found.items()},
+        blocks={view: block("mfeat", standardise(x, ~test)) for view, x in features.items()},
         y=labels("mfeat", y, 10),
         test=test,
         goal="classes",
-        columns={view: tuple(f"{view}{k}" for k in range(x.shape[1])) for view, x in found.items()},
+        columns={
+            view: tuple(f"{view}{k}" for k in range(x.shape[1])) for view, x in features.items()
+        },
         classes=tuple("0123456789"),
     )

@@ -33,18 +33,18 @@ def modelnet10(files: Files) -> Dataset:
     train = arrays(files["modelnet10_12views_32_train.npz"], *names, "classes")
     test = arrays(files["modelnet10_12views_32_test.npz"], *names)
     x, y, valid = (np.concatenate(pair) for pair in zip(train[:3], test, strict=True))
-    kept = np.flatnonzero(valid)
+    usable = np.flatnonzero(valid)
     classes = tuple(map(str, train[3]))
     return Dataset(
         name="modelnet10",
-        ids=kept,
-        blocks=views(x[kept]),
-        y=labels("modelnet10", y[kept], len(classes)),
-        test=kept >= len(train[1]),
+        ids=usable,
+        blocks=views(x[usable]),
+        y=labels("modelnet10", y[usable], len(classes)),
+        test=usable >= len(train[1]),
         goal="classes",
         classes=classes,
         note=(
             "views rendered from voxels of 24^3, not the images of MVCNN; 10 classes, not "
-            f"ModelNet40; {len(x) - len(kept)} nearly empty objects left out"
+            f"ModelNet40; {len(x) - len(usable)} nearly empty objects left out"
         ),
     )

@@ -20,7 +20,7 @@ from .common import (
     table,
 )
 
-Form = Literal["patients", "recordings", "oxford"]
+Variant = Literal["patients", "recordings", "oxford"]
 
 FILES = {
     "patients": "pd_speech_252x751_patient_mean.parquet",
@@ -38,8 +38,8 @@ NOTES = {
 }
 
 
-def people(form: Form, columns: dict[str, Array]) -> dict[str, Array]:
-    """Who spoke each row."""
+def people(form: Variant, columns: dict[str, Array]) -> dict[str, Array]:
+    """The speaker of each row, and other attributes."""
     if form == "patients":
         return {"patient": np.arange(len(columns["male"])), "gender": columns["male"].astype(int)}
     if form == "recordings":
@@ -72,11 +72,11 @@ def people(form: Form, columns: dict[str, Array]) -> dict[str, Array]:
 def parkinson(
     files: Files,
     form: Annotated[
-        Form, "a row a patient, a row a recording, or the smaller Oxford set"
+        Variant, "a row a patient, a row a recording, or the smaller Oxford set"
     ] = "patients",
 ) -> Dataset:
     """Standardised features; the same patients are for testing in `patients` and `recordings`."""
-    choice("parkinson: form", form, Form)
+    choice("parkinson: form", form, Variant)
     columns = table(files[FILES[form]])
     keys = people(form, columns)
     target = TARGETS[form]

@@ -1,4 +1,4 @@
-"""Made-up sets of any size, from a seed: a linear truth with noise, seen through all features."""
+"""Synthetic sets of any size: a random linear model with noise."""
 
 from __future__ import annotations
 

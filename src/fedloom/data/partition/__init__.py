@@ -1,4 +1,5 @@
-"""Cutting one data set both ways: columns across silos, rows across the clients of each.
+"""Partitions of one data set: columns go to silos (vertical), rows to the clients of each silo
+(horizontal). A partition can be saved as a cut.
 
-May import: core, data.
+May import: core, data (except data.tables).
 """

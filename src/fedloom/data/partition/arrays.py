@@ -1,7 +1,7 @@
-"""Cutting one table both ways: columns across silos, rows across the clients of each silo.
+"""Partitions of arrays: the features of each silo are given, rows are assigned to its clients.
 
-Rows are placed independently in every silo: one sample may sit with the third client of one silo
-and the first of another, and silos may have different numbers of clients.
+Rows are assigned independently in every silo: one sample may be at the third client of one silo and
+at the first of another. Silos may have different numbers of clients.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from ...core.settings import shown
 from ...core.topology import Topology
 from ..placement import Ids, Placement, Shard, as_rows
 
-Clients = int | Sequence[float] | npt.NDArray[Any]  # how many, or their proportions
+ClientSizes = int | Sequence[float] | npt.NDArray[Any]  # how many, or their proportions
 
 
 def contiguous(columns: int, silos: int) -> list[range]:
-    """Neighbouring columns to each silo; the first `columns mod silos` get one more."""
+    """Adjacent columns for each silo; the first `columns mod silos` silos get one more."""
     if not 1 <= silos <= columns:
         raise SettingError(f"{columns} columns cannot be cut for {silos} silos")
-    each, more = divmod(columns, silos)
-    starts = [j * each + min(j, more) for j in range(silos + 1)]
+    least, more = divmod(columns, silos)
+    starts = [j * least + min(j, more) for j in range(silos + 1)]
     return [range(a, b) for a, b in pairwise(starts)]
 
 
-def cut_rows(size: int, clients: Clients, order: Ints) -> list[Ints]:
-    """Contiguous blocks of `order`: equal (as the papers do), or in the given proportions."""
+def cut_rows(size: int, clients: ClientSizes, order: Ints) -> list[Ints]:
+    """Contiguous blocks of `order`: of equal size (as in the papers), or in given proportions."""
     if isinstance(clients, int | np.integer):
         clients = [1.0] * int(clients)
     shares = np.asarray(clients, dtype=float)
@@ -53,18 +53,17 @@ def cut_rows(size: int, clients: Clients, order: Ints) -> list[Ints]:
 def partition(
     x: Mapping[str, Any],
     y: Any,
-    clients: Mapping[str, Clients],
+    clients: Mapping[str, ClientSizes],
     *,
     ids: Sequence[object] | None = None,
     labels_at: str | Sequence[str] | None = None,
     seed: int = 0,
     mirrored: bool = False,
 ) -> Placement:
-    """Place rows: {silo: features [M, ...]}, {silo: number of clients, or their proportions}.
+    """Assign rows to clients: {silo: features [M, ...]}, {silo: number of clients, or proportions}.
 
-    `labels_at` names the silos that hold labels (all, by default). `mirrored` gives every silo
-    the same cut, as the TDCD authors' code does.
-    """
+    `labels_at`: the silos that have labels (by default all). `mirrored`: the same assignment in
+    every silo, as in the TDCD authors' code."""
     x = {silo: as_rows(f"features of silo {silo}", rows) for silo, rows in x.items()}
     y = None if y is None else as_rows("labels", y)
     if set(x) != set(clients):
@@ -86,16 +85,16 @@ def partition(
     for silo in x:
         stream = Streams(seed).common("partition", "" if mirrored else silo)
         blocks[silo] = cut_rows(size, clients[silo], stream.permutation(size))
-    held = {silo: y if silo in holders else None for silo in x}
+    labels_of = {silo: y if silo in holders else None for silo in x}
     try:
-        return _placed(names, x, held, blocks)
-    except DataError:  # said better of the client that holds the rows
+        return _placed(names, x, labels_of, blocks)
+    except DataError:  # raise it again with the name of the client
         shards: dict[str, dict[str, Shard]] = {silo: {} for silo in x}
         for silo, rows in x.items():
-            for name, mine in enumerate(blocks[silo]):
-                pick, labels = torch.from_numpy(mine), held[silo]
+            for name, numbers in enumerate(blocks[silo]):
+                pick, labels = torch.from_numpy(numbers), labels_of[silo]
                 own = None if labels is None else labels[pick]
-                shards[silo][str(name)] = Shard(names[mine], rows[pick], own)
+                shards[silo][str(name)] = Shard(names[numbers], rows[pick], own)
         return Placement.of(shards)
 
 
@@ -105,14 +104,18 @@ def _placed(
     y: Mapping[str, Tensor | None],
     blocks: Mapping[str, Sequence[Ints]],
 ) -> Placement:
-    """Whole silos, checked and joined as if each were one client's, then given to their clients:
-    the work does not grow with their number."""
+    """A placement made from whole silos, so that the time does not grow with the number of
+    clients."""
     whole = Placement.of({silo: {"0": Shard(names, rows, y[silo])} for silo, rows in x.items()})
     by_id = np.argsort(names, kind="stable")
     owner = {}
-    for silo, cut in blocks.items():
-        mine = np.empty(len(names), dtype=np.int64)
-        mine[np.concatenate(cut)] = np.repeat(np.arange(len(cut)), [len(rows) for rows in cut])
-        owner[silo] = torch.from_numpy(mine[by_id])
-    clients = {silo: tuple(map(str, range(len(cut)))) for silo, cut in blocks.items()}
+    for silo, client_rows in blocks.items():
+        owners = np.empty(len(names), dtype=np.int64)
+        owners[np.concatenate(client_rows)] = np.repeat(
+            np.arange(len(client_rows)), [len(rows) for rows in client_rows]
+        )
+        owner[silo] = torch.from_numpy(owners[by_id])
+    clients = {
+        silo: tuple(map(str, range(len(client_rows)))) for silo, client_rows in blocks.items()
+    }
     return replace(whole, topology=Topology(clients), owner=owner)

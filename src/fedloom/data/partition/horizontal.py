@@ -1,8 +1,8 @@
-"""Which rows go to which client of a silo.
+"""Horizontal partitions: which client of a silo gets which rows.
 
-Every function gives the owner of every row of a set: the place of its client in the silo's order.
-Training and test rows are cut apart, by the same rule, so that both are in proportion. `placement`
-names the streams: silos with the same one get the same cut.
+Every function returns the owner of every row: the index of its client in the silo's order. Training
+and test rows are partitioned separately by the same rule, so that both have the same proportions.
+`placement` names the random streams: silos with the same name get the same partition.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from ...core.rng import Ints, Stream, Streams
 from ..dataset import Dataset
 from .arrays import cut_rows
 
-BINS = 10  # a label that is a number counts by its quantiles
+BINS = 10  # a numeric label is replaced by its quantile
 
 
 def in_blocks(data: Dataset, clients: int | Sequence[float], seed: int, placement: str) -> Ints:
-    """A random permutation cut in equal blocks, or in given proportions. Training rows fall as in
-    `partition` with the same seed."""
+    """A random permutation split in equal blocks, or in given proportions. Training rows are
+    assigned as by `partition` with the same seed."""
     owner = np.zeros(data.size, dtype=np.int64)
     for rows, more in _split(data):
         stream = Streams(seed).common("partition", placement, *more)
-        _give(owner, rows, clients, stream)
+        _assign(owner, rows, clients, stream)
     return owner
 
 
 def by_label(data: Dataset, clients: int, alpha: float, seed: int, placement: str) -> Ints:
-    """For each class, the clients' shares are drawn from Dirichlet(alpha, ..., alpha); the smaller
-    alpha, the more a class sits with few clients. Its test rows have the same shares."""
+    """The clients' shares of each class are drawn from Dirichlet(alpha, ..., alpha): the smaller
+    alpha, the fewer clients have most of a class. Test rows have the same shares."""
     if not 0 < alpha < math.inf:
         raise SettingError(f"alpha must be above 0, not {alpha}")
     owner = np.zeros(data.size, dtype=np.int64)
     group = _groups(data)
     draw = np.random.default_rng(Streams(seed).common("dirichlet", placement).seed())
-    for one in range(int(group.max()) + 1):
+    for label in range(int(group.max()) + 1):
         shares = draw.dirichlet([alpha] * clients)
         for rows, more in _split(data):
-            stream = Streams(seed).common("dirichlet", placement, one, *more)
-            _give(owner, rows[group[rows] == one], shares.tolist(), stream)
+            stream = Streams(seed).common("dirichlet", placement, label, *more)
+            _assign(owner, rows[group[rows] == label], shares.tolist(), stream)
     return owner
 
 
@@ -59,19 +59,19 @@ def by_key(data: Dataset, key: str) -> tuple[tuple[str, ...], Ints]:
 
 
 def _split(data: Dataset) -> list[tuple[Ints, tuple[str, ...]]]:
-    """Training and test rows, with what tells their streams apart."""
+    """Training and test rows, with a suffix for the names of their streams."""
     return [(np.flatnonzero(~data.test), ()), (np.flatnonzero(data.test), ("test",))]
 
 
-def _give(owner: Ints, rows: Ints, clients: int | Sequence[float], stream: Stream) -> None:
-    """Rows in random order, cut in blocks."""
+def _assign(owner: Ints, rows: Ints, clients: int | Sequence[float], stream: Stream) -> None:
+    """Assign rows to clients, in random order."""
     order = rows[stream.permutation(len(rows))]
-    for place, mine in enumerate(cut_rows(len(rows), clients, order)):
-        owner[mine] = place
+    for place, client_rows in enumerate(cut_rows(len(rows), clients, order)):
+        owner[client_rows] = place
 
 
 def _groups(data: Dataset) -> Ints:
-    """Classes, or for numbers (the first of several) tenths of the training labels."""
+    """Classes; for numeric labels (the first of several), deciles of the training labels."""
     y = data.y.reshape(data.size, -1).numpy()
     if data.goal != "number":
         return np.unique(y, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)

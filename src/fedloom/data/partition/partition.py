@@ -1,6 +1,6 @@
-"""Cutting a data set both ways, as a run file says it: columns across silos, rows across clients.
+"""The [partition] section of a run file: columns go to silos, rows to clients.
 
-`Partition` draws a `Cut`, which can be saved; `place` applies it:
+`Partition` draws a `Cut`, which can be saved; `place` applies the cut to the data:
 
     data = load("digits")
     cut = Partition(silos=["left", "right"], clients=[3, 5], seed=1).cut(data)
@@ -26,7 +26,7 @@ from ..dataset import Dataset
 from ..federated import Federated
 from . import horizontal, vertical
 from .saved_cut import Cut, place, sum_of_ids
-from .vertical import Parts
+from .vertical import Selections
 from .views import class_view_cut
 
 __all__ = ["Cut", "Partition", "place"]
@@ -37,21 +37,20 @@ Vertical = Literal[
 Horizontal = Literal["random", "sizes", "dirichlet", "key"]
 
 CLIENTS = 3
-ROWS = {"clients", "horizontal", "sizes", "key", "mirrored", "labels_at"}  # how rows are placed
+ROWS = {"clients", "horizontal", "sizes", "key", "mirrored", "labels_at"}  # settings about rows
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Partition(Checked):
-    """How to cut a set: the [partition] section of a run file.
+    """How to partition a data set: the [partition] section of a run file.
 
-    Without `silos`: those of `columns`, one for each cell of `grid`, one for each block of a set of
-    several blocks (named after them in "views"), else two. Without `vertical`: "columns" or "grid"
-    where those are given, else "views" for several blocks, "halves" for images, "contiguous" for
-    the rest. "sizes" and "key" themselves say how many clients there are. With `views` there is one
-    silo, and what would be the silos' parts are its clients' views.
-    """
+    Default of `silos`: those of `columns`; one for each cell of `grid`; one for each block of a set
+    with several blocks (with their names in "views"); else two. Default of `vertical`: "columns" or
+    "grid" where these are given; "views" for several blocks; "halves" for images; else
+    "contiguous". "sizes" and "key" decide the number of clients. With `views` there is one silo,
+    and its clients hold the views that would otherwise be the parts of silos."""
 
     silos: Annotated[
         int | list[str] | None,
@@ -99,18 +98,20 @@ class Partition(Checked):
 
     @checked()
     def place(self, data: Dataset) -> Federated:
-        """Draw it, and apply it."""
+        """Draw the partition and apply it."""
         if self.views is None:
             return place(data, self.cut(data))
         parts = self._cut_columns(data)
-        blocks = {name: vertical.features(data, name, mine) for name, mine in parts.items()}
+        blocks = {
+            name: vertical.features(data, name, selection) for name, selection in parts.items()
+        }
         classes = self.classes or {name: list(range(data.outputs)) for name in self.views}
         data = replace(data, blocks=blocks, columns={})
         return class_view_cut(data, classes, self.views, overlap=self.overlap)
 
     @checked()
     def cut(self, data: Dataset) -> Cut:
-        """Draw it."""
+        """Draw the partition, without applying it."""
         if self.views is not None:
             raise SettingError("views: clients hold copies of rows, and no cut says that; place it")
         parts = self._cut_columns(data)
@@ -118,8 +119,8 @@ class Partition(Checked):
         clients, owner = self._rows(data, silos)
         return Cut(data.name, sum_of_ids(data), parts, clients, owner, self._labelled(silos))
 
-    def _cut_columns(self, data: Dataset) -> Parts:
-        """Which part of a row each silo has; parts that cannot be are refused."""
+    def _cut_columns(self, data: Dataset) -> Selections:
+        """The columns of each silo. Invalid settings are refused."""
         if data.test.all():
             raise DataError(f"data set {data.name} has no training rows")
         how = self._vertical(data)
@@ -128,11 +129,11 @@ class Partition(Checked):
         parts = self._parts(data, how, silos)
         first = data.rows(np.arange(1))
         for silo in silos:
-            vertical.features(first, silo, parts[silo])  # can its parts be joined?
+            vertical.features(first, silo, parts[silo])  # raises if its blocks cannot be joined
         return parts
 
     def _labelled(self, silos: tuple[str, ...]) -> tuple[str, ...]:
-        """The silos that hold labels, in order."""
+        """The silos that have labels, in order."""
         given = [self.labels_at] if isinstance(self.labels_at, str) else self.labels_at
         if given is None:
             return silos
@@ -154,11 +155,11 @@ class Partition(Checked):
         return "halves" if all(map(vertical.images, data.blocks.values())) else "contiguous"
 
     def _check(self, how: Vertical) -> None:
-        """Settings that say something about another choice than the one made."""
-        said = {f.name for f in fields(self) if getattr(self, f.name) != f.default}
-        if self.views is None and (alone := sorted(said & {"classes", "overlap"})):
+        """Refuse settings that belong to another choice than the one made."""
+        changed = {f.name for f in fields(self) if getattr(self, f.name) != f.default}
+        if self.views is None and (alone := sorted(changed & {"classes", "overlap"})):
             raise SettingError(f"{alone[0]} is for clients with different views: say `views`, too")
-        if self.views is not None and (odd := sorted(said & ROWS)):
+        if self.views is not None and (odd := sorted(changed & ROWS)):
             raise SettingError(
                 f"{odd[0]}: with `views`, rows go by class to the clients named there; leave it out"
             )
@@ -198,7 +199,7 @@ class Partition(Checked):
             raise SettingError(f"grid: {self.grid} has {cells} cells, for {len(silos)} silos")
         return silos
 
-    def _parts(self, data: Dataset, how: Vertical, silos: tuple[str, ...]) -> Parts:
+    def _parts(self, data: Dataset, how: Vertical, silos: tuple[str, ...]) -> Selections:
         if self.columns is not None:
             lists = _by_silo("columns", self.columns, silos)
             for silo, wanted in lists.items():
@@ -224,14 +225,16 @@ class Partition(Checked):
         """{silo: names of its clients}, {silo: owner of every row}."""
         counts = self._counts(silos)
         if self.key is not None:
-            names, mine = horizontal.by_key(data, self.key)
-            self._agree({silo: len(names) for silo in silos}, counts)
-            return dict.fromkeys(silos, names), dict.fromkeys(silos, mine)
+            names, owners = horizontal.by_key(data, self.key)
+            self._check_clients({silo: len(names) for silo in silos}, counts)
+            return dict.fromkeys(silos, names), dict.fromkeys(silos, owners)
         shares: dict[str, list[float]] = {silo: [1.0] * counts[silo] for silo in silos}
         if self.sizes is not None:
-            each = dict.fromkeys(silos, self.sizes) if isinstance(self.sizes, list) else self.sizes
-            shares = _by_silo("sizes", each, silos)
-            self._agree({silo: len(shares[silo]) for silo in silos}, counts)
+            by_silo = (
+                dict.fromkeys(silos, self.sizes) if isinstance(self.sizes, list) else self.sizes
+            )
+            shares = _by_silo("sizes", by_silo, silos)
+            self._check_clients({silo: len(shares[silo]) for silo in silos}, counts)
         if self.mirrored and any(shares[silo] != shares[silos[0]] for silo in silos):
             raise SettingError(
                 "mirrored: all silos must have as many clients, of the same sizes; clients are "
@@ -254,14 +257,14 @@ class Partition(Checked):
             if len(given) != len(silos):
                 raise SettingError(f"clients: {len(given)} numbers for {len(silos)} silos")
             given = dict(zip(silos, given, strict=True))
-        each = dict.fromkeys(silos, given) if isinstance(given, int) else given
-        return _by_silo("clients", each, silos)
+        by_silo = dict.fromkeys(silos, given) if isinstance(given, int) else given
+        return _by_silo("clients", by_silo, silos)
 
-    def _agree(self, found: Mapping[str, int], counts: Mapping[str, int]) -> None:
-        """Where `clients` was set although it need not be, it must be right."""
-        if self.clients != CLIENTS and found != counts:
+    def _check_clients(self, made: Mapping[str, int], counts: Mapping[str, int]) -> None:
+        """Where `clients` is set although the rule decides it, both must agree."""
+        if self.clients != CLIENTS and made != counts:
             raise SettingError(
-                f"clients: {self.clients}, but horizontal = {self.horizontal!r} makes {found}"
+                f"clients: {self.clients}, but horizontal = {self.horizontal!r} makes {made}"
             )
 
 

@@ -1,6 +1,6 @@
-"""A cut: who holds what of a data set, and nothing of how it was drawn.
+"""A cut: the result of a partition, without the rule that drew it.
 
-A saved cut stays what it is, whatever becomes of the code that drew it.
+A saved cut gives the same rows to the same clients, even if the code that drew it changes.
 """
 
 from __future__ import annotations
@@ -27,20 +27,22 @@ from ..dataset import Dataset
 from ..federated import Federated
 from ..placement import Placement, Shard
 from . import vertical
-from .vertical import Part, Region
+from .vertical import Region, Selection
 
 FORMAT = 1
 
 
 @dataclass(frozen=True, eq=False)
 class Cut:
-    """`parts` are the columns or the region of each block that a silo holds (None: all of it),
-    `owner` the place of each row's client among the silo's `clients`, over all rows of the set,
-    training and test, in its order. `ids` is a checksum of the set's ids."""
+    """Who has which columns and rows of a data set.
+
+    `parts`: the columns or the region of each block that a silo has (None: all of it). `owner`: the
+    index of each row's client in the silo's `clients`, for all rows of the set, training and test.
+    `ids`: a checksum of the set's ids."""
 
     data: str
     ids: str
-    parts: Mapping[str, Mapping[str, Part]]
+    parts: Mapping[str, Mapping[str, Selection]]
     clients: Mapping[str, tuple[str, ...]]
     owner: Mapping[str, Ints]
     labels_at: tuple[str, ...]
@@ -65,10 +67,10 @@ class Cut:
         return isinstance(other, Cut) and self.to_json() == other.to_json()
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values; owners are packed."""
+        """As plain values, with compressed owners."""
         silos = {
             silo: {
-                "parts": {name: _written(part) for name, part in self.parts[silo].items()},
+                "parts": {name: _plain(part) for name, part in self.parts[silo].items()},
                 "clients": list(names),
                 "owner": _pack(self.owner[silo], len(names)),
             }
@@ -83,21 +85,21 @@ class Cut:
         }
 
     @staticmethod
-    def from_json(found: Mapping[str, Any]) -> Cut:
+    def from_json(saved: Mapping[str, Any]) -> Cut:
         try:
-            if found["format"] != FORMAT:
-                raise DataError(f"a cut of format {found['format']}, not {FORMAT}")
-            silos = found["silos"]
+            if saved["format"] != FORMAT:
+                raise DataError(f"a cut of format {saved['format']}, not {FORMAT}")
+            silos = saved["silos"]
             return Cut(
-                found["data"],
-                found["ids"],
+                saved["data"],
+                saved["ids"],
                 {
-                    silo: {name: _read(part) for name, part in held["parts"].items()}
-                    for silo, held in silos.items()
+                    silo: {name: _selection(part) for name, part in of_silo["parts"].items()}
+                    for silo, of_silo in silos.items()
                 },
-                {silo: tuple(held["clients"]) for silo, held in silos.items()},
+                {silo: tuple(of_silo["clients"]) for silo, of_silo in silos.items()},
                 {silo: _unpack(h["owner"], len(h["clients"])) for silo, h in silos.items()},
-                tuple(found["labels_at"]),
+                tuple(saved["labels_at"]),
             )
         except InputError:
             raise
@@ -116,7 +118,7 @@ class Cut:
 
 
 def place(data: Dataset, cut: Cut) -> Federated:
-    """The set as the cut has it; test rows sit with the clients that the cut gives them to."""
+    """Apply a cut to its data set. Test rows go to clients, too."""
     if cut.ids != sum_of_ids(data):
         raise DataError(f"the cut of {cut.data} is for other rows than those of {data.name}")
     train: dict[str, dict[str, Shard]] = {}
@@ -126,13 +128,13 @@ def place(data: Dataset, cut: Cut) -> Federated:
         x = vertical.features(data, silo, parts)
         if x.ndim == 2 and (named := vertical.names(data, parts)):
             columns[silo] = named
-        for side, here in ((train, ~data.test), (test, data.test)):
+        for side, on_side in ((train, ~data.test), (test, data.test)):
             side[silo] = {}
             for k, client in enumerate(cut.clients[silo]):
-                mine = np.flatnonzero(here & (cut.owner[silo] == k))
-                rows = torch.from_numpy(mine)
+                numbers = np.flatnonzero(on_side & (cut.owner[silo] == k))
+                rows = torch.from_numpy(numbers)
                 y = data.y[rows] if silo in cut.labels_at else None
-                side[silo][client] = Shard(data.ids[mine], x[rows], y)
+                side[silo][client] = Shard(data.ids[numbers], x[rows], y)
     return Federated(
         name=data.name,
         goal=data.goal,
@@ -150,24 +152,24 @@ def sum_of_ids(data: Dataset) -> str:
     return hashlib.sha256(json.dumps(data.ids.tolist()).encode()).hexdigest()
 
 
-def _written(part: Part) -> Any:
+def _plain(part: Selection) -> Any:
     return asdict(part) if isinstance(part, Region) else None if part is None else list(part)
 
 
-def _read(part: Any) -> Part:
+def _selection(part: Any) -> Selection:
     if part is None:
         return None
     return Region(**part) if isinstance(part, dict) else tuple(map(int, part))
 
 
-def _kind(clients: int) -> str:
+def _dtype(clients: int) -> str:
     return "<u1" if clients <= 1 << 8 else "<u2" if clients <= 1 << 16 else "<u4"
 
 
 def _pack(owner: Ints, clients: int) -> str:
-    return base64.b64encode(zlib.compress(owner.astype(_kind(clients)).tobytes(), 9)).decode()
+    return base64.b64encode(zlib.compress(owner.astype(_dtype(clients)).tobytes(), 9)).decode()
 
 
 def _unpack(text: str, clients: int) -> Ints:
     raw = zlib.decompress(base64.b64decode(text, validate=True))
-    return np.frombuffer(raw, dtype=_kind(clients)).astype(np.int64)
+    return np.frombuffer(raw, dtype=_dtype(clients)).astype(np.int64)

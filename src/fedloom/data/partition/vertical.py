@@ -1,8 +1,8 @@
-"""Which columns go to which silo.
+"""Vertical partitions: which silo gets which columns.
 
-Columns are counted over all blocks of a set, in order: the columns of a table, the features of a
-sequence (the last axis), the pixels of images, flattened. Only `strips`, `patches` and `blocks`
-leave images whole; everything else that takes columns of images gives a silo flat pixels.
+Columns are numbered over all blocks of a set, in order: the columns of a table, the features of a
+sequence (its last axis), the pixels of images, flattened. `patches` and `blocks` give silos images;
+the other rules give them flat pixels.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ...core.rng import Floats, Ints, Streams
 from ..dataset import Dataset
 from .arrays import contiguous
 
-SAMPLE = 10_000  # correlations are taken over at most about this many training rows
+SAMPLE = 10_000  # correlations are computed from about so many training rows at most
 
 
 @dataclass(frozen=True)
@@ -32,35 +32,35 @@ class Region:
     right: int
 
 
-Part = tuple[int, ...] | Region | None  # of a block: columns, a rectangle, or all of it
-Parts = dict[str, dict[str, Part]]  # {silo: {block: part}}
+Selection = tuple[int, ...] | Region | None  # columns of a block, a rectangle, or all of it
+Selections = dict[str, dict[str, Selection]]  # {silo: {block: selection}}
 
 
 def images(block: Tensor) -> bool:
-    """[rows, channels, height, width]."""
+    """Whether a block is images: [rows, channels, height, width]."""
     return block.ndim == 4
 
 
 def columns(data: Dataset) -> list[tuple[str, int]]:
-    """Every column of the set: its block, and its number there."""
-    found: list[tuple[str, int]] = []
+    """Every column of the set: its block, and its number in the block."""
+    numbered: list[tuple[str, int]] = []
     for name, block in data.blocks.items():
         if block.ndim < 2:
             raise DataError(f"data set {data.name}: block {name} has no columns")
         width = block[0].numel() if block.ndim > 3 else block.shape[-1]
-        found += [(name, k) for k in range(width)]
-    return found
+        numbered += [(name, k) for k in range(width)]
+    return numbered
 
 
-def _dealt(data: Dataset, silos: Sequence[str], order: Iterable[int]) -> Parts:
-    """Columns in some order, cut in equal runs; each silo keeps them in the order of the set."""
+def _in_runs(data: Dataset, silos: Sequence[str], order: Iterable[int]) -> Selections:
+    """Equal runs of the columns in this order. Each silo keeps the order of the set."""
     order, known = list(order), columns(data)
     runs = contiguous(len(order), len(silos))
     picks = [sorted(order[run.start : run.stop]) for run in runs]
     return {silo: _grouped(known, pick) for silo, pick in zip(silos, picks, strict=True)}
 
 
-def _grouped(known: Sequence[tuple[str, int]], pick: Iterable[int]) -> dict[str, Part]:
+def _grouped(known: Sequence[tuple[str, int]], pick: Iterable[int]) -> dict[str, Selection]:
     parts: dict[str, list[int]] = {}
     for number in pick:
         block, k = known[number]
@@ -68,31 +68,32 @@ def _grouped(known: Sequence[tuple[str, int]], pick: Iterable[int]) -> dict[str,
     return {block: tuple(numbers) for block, numbers in parts.items()}
 
 
-def in_order(data: Dataset, silos: Sequence[str]) -> Parts:
-    """Neighbouring columns together; the first D mod N silos get one more."""
-    return _dealt(data, silos, range(len(columns(data))))
+def in_order(data: Dataset, silos: Sequence[str]) -> Selections:
+    """Adjacent columns together; the first D mod N silos get one more."""
+    return _in_runs(data, silos, range(len(columns(data))))
 
 
-def at_random(data: Dataset, silos: Sequence[str], seed: int) -> Parts:
-    """Columns drawn at random."""
-    return _dealt(data, silos, Streams(seed).common("columns").permutation(len(columns(data))))
+def at_random(data: Dataset, silos: Sequence[str], seed: int) -> Selections:
+    """Columns in random order."""
+    return _in_runs(data, silos, Streams(seed).common("columns").permutation(len(columns(data))))
 
 
-def by_importance(data: Dataset, silos: Sequence[str]) -> Parts:
-    """The first silo gets the columns that say most about the label, the last those that say
-    least: by the share of a column's variance that the label explains."""
+def by_importance(data: Dataset, silos: Sequence[str]) -> Selections:
+    """The first silo gets the columns that are most informative about the label, the last silo the
+    least informative ones: by the share of a column's variance that the label explains."""
     x, y = _sample(data)
     if data.goal == "number":
         targets = [y[:, k] for k in range(y.shape[1])]
         share = np.max([_explained(x, target) for target in targets], axis=0)
     else:
         share = _between_classes(x, np.unique(y, axis=0, return_inverse=True)[1].reshape(-1))
-    return _dealt(data, silos, np.argsort(-share, kind="stable").tolist())
+    return _in_runs(data, silos, np.argsort(-share, kind="stable").tolist())
 
 
-def by_correlation(data: Dataset, silos: Sequence[str]) -> Parts:
-    """Correlated columns together. Each silo starts from the column that goes best with all that
-    are left, and takes the one that goes best with those it has until it has its number."""
+def by_correlation(data: Dataset, silos: Sequence[str]) -> Selections:
+    """Correlated columns together, greedily. Each silo starts with the column most correlated with
+    all remaining ones. Then it takes the column most correlated with its own until it has
+    enough."""
     x, _ = _sample(data)
     unit = _centred(x)
     near = np.abs(unit.T @ unit)
@@ -105,11 +106,11 @@ def by_correlation(data: Dataset, silos: Sequence[str]) -> Parts:
             order.append(best)
             left[best] = False
             score = near[best] if not taken else score + near[best]
-    return _dealt(data, silos, order)
+    return _in_runs(data, silos, order)
 
 
 def _sample(data: Dataset) -> tuple[Floats, Floats]:
-    """Training rows as a table, and their labels; a sequence counts with its mean over time."""
+    """Training rows as a table, and their labels. A sequence is replaced by its mean over time."""
     train = np.flatnonzero(~data.test)
     some = torch.from_numpy(train[:: 1 + len(train) // SAMPLE])
     rows = [block[some].double() for block in data.blocks.values()]
@@ -118,7 +119,7 @@ def _sample(data: Dataset) -> tuple[Floats, Floats]:
 
 
 def _centred(x: Floats) -> Floats:
-    """Columns with mean 0 and length 1; constant ones become 0."""
+    """Columns with mean 0 and norm 1; constant ones become 0."""
     centred = x - x.mean(axis=0)
     length = np.sqrt((centred**2).sum(axis=0))
     length[x.min(axis=0) == x.max(axis=0)] = np.inf
@@ -127,7 +128,7 @@ def _centred(x: Floats) -> Floats:
 
 
 def _explained(x: Floats, target: Floats) -> Floats:
-    """The squared correlation of each column with a number."""
+    """The squared correlation of each column with a numeric target."""
     return (_centred(target[:, None]).T @ _centred(x))[0] ** 2
 
 
@@ -135,47 +136,49 @@ def _between_classes(x: Floats, group: Ints) -> Floats:
     """The share of each column's variance that lies between classes."""
     unit = _centred(x)
     share = np.zeros(x.shape[1])
-    for one in range(int(group.max()) + 1):
-        rows = unit[group == one]
+    for label in range(int(group.max()) + 1):
+        rows = unit[group == label]
         share += rows.sum(axis=0) ** 2 / len(rows)
     return share
 
 
-def by_lists(data: Dataset, lists: Mapping[str, Sequence[str | int]]) -> Parts:
-    """Columns by name, or by number over all blocks; those in no list are left out."""
+def by_lists(data: Dataset, lists: Mapping[str, Sequence[str | int]]) -> Selections:
+    """Columns by name, or by number over all blocks. Columns in no list are left out."""
     known = columns(data)
     numbers: dict[str, list[int]] = {}
     for number, (block, k) in enumerate(known):
         if block in data.columns:
             numbers.setdefault(data.columns[block][k], []).append(number)
-    parts: Parts = {}
+    parts: Selections = {}
     seen: set[int] = set()
     for silo, wanted in lists.items():
-        pick = [_number(one, len(known), numbers) for one in wanted]
-        for one, number in zip(wanted, pick, strict=True):
+        pick = [_number(column, len(known), numbers) for column in wanted]
+        for column, number in zip(wanted, pick, strict=True):
             if number in seen:
-                raise SettingError(f"columns: {one!r} is listed twice")
+                raise SettingError(f"columns: {column!r} is listed twice")
             seen.add(number)
         parts[silo] = _grouped(known, pick)
     return parts
 
 
-def _number(one: str | int, count: int, numbers: Mapping[str, Sequence[int]]) -> int:
-    if isinstance(one, str):
-        found = numbers.get(one, ())
-        if not found:
-            tail = nearest(one, numbers) if numbers else f"; they have numbers only, below {count}"
-            raise SettingError(f"columns: no column {one!r}{tail}")
-        if len(found) > 1:
-            raise SettingError(f"columns: several blocks have a {one!r}; give its number")
-        return found[0]
-    if not 0 <= one < count:
-        raise SettingError(f"columns: no column {one}; they are numbered 0 to {count - 1}")
-    return one
+def _number(column: str | int, count: int, numbers: Mapping[str, Sequence[int]]) -> int:
+    if isinstance(column, str):
+        matching = numbers.get(column, ())
+        if not matching:
+            tail = (
+                nearest(column, numbers) if numbers else f"; they have numbers only, below {count}"
+            )
+            raise SettingError(f"columns: no column {column!r}{tail}")
+        if len(matching) > 1:
+            raise SettingError(f"columns: several blocks have a {column!r}; give its number")
+        return matching[0]
+    if not 0 <= column < count:
+        raise SettingError(f"columns: no column {column}; they are numbered 0 to {count - 1}")
+    return column
 
 
-def blocks(data: Dataset, silos: Sequence[str]) -> Parts:
-    """Whole blocks, neighbouring ones together."""
+def blocks(data: Dataset, silos: Sequence[str]) -> Selections:
+    """Whole blocks, adjacent ones together."""
     names = list(data.blocks)
     if len(silos) > len(names):
         raise SettingError(
@@ -189,22 +192,24 @@ def blocks(data: Dataset, silos: Sequence[str]) -> Parts:
     }
 
 
-def blocks_by_lists(data: Dataset, lists: Mapping[str, Sequence[str | int]]) -> Parts:
-    """Whole blocks by name; those in no list are left out."""
+def blocks_by_lists(data: Dataset, lists: Mapping[str, Sequence[str | int]]) -> Selections:
+    """Whole blocks by name. Blocks in no list are left out."""
     seen: set[str] = set()
-    for name in (str(one) for wanted in lists.values() for one in wanted):
+    for name in (str(block) for wanted in lists.values() for block in wanted):
         if name not in data.blocks:
             raise SettingError(f"columns: no block {name!r}{nearest(name, data.blocks)}")
         if name in seen:
             raise SettingError(f"columns: block {name!r} is listed twice")
         seen.add(name)
-    return {silo: {str(one): None for one in wanted} for silo, wanted in lists.items()}
+    return {silo: {str(block): None for block in wanted} for silo, wanted in lists.items()}
 
 
-def patches(data: Dataset, silos: Sequence[str], grid: tuple[int, int], vertical: str) -> Parts:
-    """Images cut in a grid of rectangles, row by row; (1, N) are N strips side by side. A silo
-    gets the same patch of every block."""
-    parts: Parts = {silo: {} for silo in silos}
+def patches(
+    data: Dataset, silos: Sequence[str], grid: tuple[int, int], vertical: str
+) -> Selections:
+    """Images in a grid of rectangles, row by row; (1, N) is N vertical strips. A silo gets the same
+    patch of every block."""
+    parts: Selections = {silo: {} for silo in silos}
     for name, block in data.blocks.items():
         if not images(block):
             raise SettingError(
@@ -223,19 +228,19 @@ def patches(data: Dataset, silos: Sequence[str], grid: tuple[int, int], vertical
     return parts
 
 
-def features(data: Dataset, silo: str, parts: Mapping[str, Part]) -> Tensor:
-    """What a silo holds: tables side by side, sequences by their features, images of one size
-    stacked along their channels."""
+def features(data: Dataset, silo: str, parts: Mapping[str, Selection]) -> Tensor:
+    """The features of a silo: tables side by side, sequences joined along their features, images of
+    one size along their channels."""
     taken = [_take(data, name, part) for name, part in parts.items()]
     axis = 2 if taken[0].ndim == 3 else 1
-    shapes = {(*one.shape[1:axis], -1, *one.shape[axis + 1 :]) for one in taken}
+    shapes = {(*block.shape[1:axis], -1, *block.shape[axis + 1 :]) for block in taken}
     if len(shapes) > 1:
-        shown = ", ".join(str(list(one.shape[1:])) for one in taken)
+        shown = ", ".join(str(list(block.shape[1:])) for block in taken)
         raise SettingError(f"silo {silo}: features of shapes {shown} cannot be joined")
     return taken[0] if len(taken) == 1 else torch.cat(taken, axis)
 
 
-def _take(data: Dataset, name: str, part: Part) -> Tensor:
+def _take(data: Dataset, name: str, part: Selection) -> Tensor:
     if name not in data.blocks:
         raise DataError(f"data set {data.name} has no block {name!r}{nearest(name, data.blocks)}")
     block = data.blocks[name]
@@ -251,12 +256,12 @@ def _take(data: Dataset, name: str, part: Part) -> Tensor:
     return flat[..., torch.tensor(part)]
 
 
-def names(data: Dataset, parts: Mapping[str, Part]) -> tuple[str, ...]:
-    """Names of a silo's columns; none where one of its blocks has none."""
+def names(data: Dataset, parts: Mapping[str, Selection]) -> tuple[str, ...]:
+    """Names of a silo's columns; empty where one of its blocks has none."""
     if not all(name in data.columns for name in parts):
         return ()
-    found: list[str] = []
+    titles: list[str] = []
     for name, part in parts.items():
         numbers = part if isinstance(part, tuple) else range(len(data.columns[name]))
-        found += [data.columns[name][k] for k in numbers]
-    return tuple(found)
+        titles += [data.columns[name][k] for k in numbers]
+    return tuple(titles)

@@ -1,12 +1,11 @@
-"""Things seen from several sides, cut so that a client holds some classes and some views.
+"""Multi-view data, partitioned so that a client has some classes and some views (HyFEM).
 
     federated = class_view_cut(load("modelnet10"), classes, views)
 
-A client holds the training rows of its classes, with its own views; the others are zeros, which is
-how a view that is not there is written ([rows, views, ...] everywhere). One thing may be at several
-clients, with different views: each copy is a row of its own, its id that of the thing and of the
-client. Test rows are there once and carry all views.
-"""
+A client has the training rows of its classes, with its own views. Features are [rows, views, ...]
+everywhere; a missing view is zeros. One object may be at several clients, with different views:
+each copy is a row of its own, whose id names the object and the client. Test rows exist once and
+have all views."""
 
 from __future__ import annotations
 
@@ -45,30 +44,36 @@ HYFEM_CLASSES: dict[str, tuple[int, ...]] = {
 
 SILO = "views"
 
-Lists = Mapping[str, Sequence[int]]
+NumbersByClient = Mapping[str, Sequence[int]]
 
 
 def class_view_cut(
-    data: Dataset, classes: Lists, views: Lists, *, overlap: bool = True, silo: str = SILO
+    data: Dataset,
+    classes: NumbersByClient,
+    views: NumbersByClient,
+    *,
+    overlap: bool = True,
+    silo: str = SILO,
 ) -> Federated:
-    """Training rows by class and views by client: {client: numbers}. A class that several clients
-    hold goes to all of them whole, or, without `overlap`, its rows are dealt out in turn. Test rows
-    are dealt out in turn to all clients."""
+    """Partition training rows by {client: classes} and {client: views}. All clients of a class get
+    all of its rows; without `overlap`, they take turns. Test rows go to all clients in turn."""
     x = _stacked(data)
     if data.goal != "classes":
         raise DataError(f"data set {data.name} has no classes to cut by")
     if set(classes) != set(views) or not views:
         raise SettingError("classes and views must be given for the same clients, one at least")
     check_lists("classes", classes, data.outputs)
-    check_held(views, list(views), x.shape[1])
+    check_views(views, list(views), x.shape[1])
     train, labels = np.flatnonzero(~data.test), data.y.numpy()
-    held: dict[str, list[int]] = {name: [] for name in views}
-    for each in range(data.outputs):
-        holders = [name for name in views if each in classes[name]]
-        mine = train[labels[train] == each]
+    rows_of: dict[str, list[int]] = {name: [] for name in views}
+    for label in range(data.outputs):
+        holders = [name for name in views if label in classes[name]]
+        rows_of_class = train[labels[train] == label]
         for place, name in enumerate(holders):
-            held[name] += (mine if overlap else mine[place :: len(holders)]).tolist()
-    shards = {name: _copies(data, x, name, rows, views[name]) for name, rows in held.items()}
+            rows_of[name] += (
+                rows_of_class if overlap else rows_of_class[place :: len(holders)]
+            ).tolist()
+    shards = {name: _copies(data, x, name, rows, views[name]) for name, rows in rows_of.items()}
     tests, test = np.flatnonzero(data.test), {}
     for place, name in enumerate(views):
         at = torch.from_numpy(tests[place :: len(views)])
@@ -77,39 +82,42 @@ def class_view_cut(
         unused_cells(classes, views, data.outputs, x.shape[1]),
         data.outputs * x.shape[1],
     )
-    told = f"{unused} of {cells} cells of class and view are at no client ({unused / cells:.2%})"
+    note = f"{unused} of {cells} cells of class and view are at no client ({unused / cells:.2%})"
     return Federated(
         name=data.name,
         goal=data.goal,
         train=Placement.of({silo: shards}),
         test=Placement.of({silo: test}) if len(tests) else None,
         classes=data.classes,
-        notes=(*([data.note] if data.note else []), told),
+        notes=(*([data.note] if data.note else []), note),
         sources=data.sources,
     )
 
 
-def unused_cells(classes: Lists, views: Lists, of_classes: int, of_views: int) -> int:
-    """How many pairs of a class and a view are at no client."""
+def unused_cells(
+    classes: NumbersByClient, views: NumbersByClient, of_classes: int, of_views: int
+) -> int:
+    """The number of pairs of a class and a view that no client has."""
     used = {(c, v) for name in views for c in classes[name] for v in views[name]}
     return of_classes * of_views - len(used)
 
 
 def check_lists(what: str, lists: Mapping[str, Iterable[int]], count: int) -> None:
-    """Every client some, none twice, and only numbers below `count`."""
+    """Refuse an empty list, a repeated number, or a number that is not below `count`."""
     for name, numbers in lists.items():
-        mine = list(numbers)
-        if not mine:
+        own = list(numbers)
+        if not own:
             raise SettingError(f"{what}: client {name!r} holds none; give it one or leave it out")
-        for number in mine:
+        for number in own:
             if not isinstance(number, int) or not 0 <= number < count:
                 raise SettingError(f"{what}: {name!r} has {number!r}; there are 0 to {count - 1}")
-        if len(set(mine)) != len(mine):
+        if len(set(own)) != len(own):
             raise SettingError(f"{what}: {name!r} has a number twice")
 
 
-def check_held(views: Lists, clients: Sequence[str], count: int) -> None:
-    """Views by client: of all clients and of no others, and all views at someone."""
+def check_views(views: NumbersByClient, clients: Sequence[str], count: int) -> None:
+    """Refuse views that are not {client: views} of exactly these clients, or a view at no
+    client."""
     for name in views:
         if name not in clients:
             raise SettingError(f"views: there is no client {name!r}{nearest(name, clients)}")
@@ -117,7 +125,7 @@ def check_held(views: Lists, clients: Sequence[str], count: int) -> None:
         if name not in views:
             raise SettingError(f"views: nothing for client {name!r}; say which views it holds")
     check_lists("views", views, count)
-    nobody = sorted(set(range(count)) - {view for mine in views.values() for view in mine})
+    nobody = sorted(set(range(count)) - {view for own in views.values() for view in own})
     if nobody:
         raise SettingError(
             f"views: nobody holds {', '.join(map(str, nobody))}; give them to a client, or leave "
@@ -125,25 +133,25 @@ def check_held(views: Lists, clients: Sequence[str], count: int) -> None:
         )
 
 
-def only(x: Tensor, views: Sequence[int]) -> Tensor:
-    """Rows of [views, ...] with these views alone, the others zero."""
-    kept = torch.zeros_like(x)
+def masked_to(x: Tensor, views: Sequence[int]) -> Tensor:
+    """Rows of [views, ...] with all other views set to zero."""
+    masked = torch.zeros_like(x)
     at = torch.tensor(list(views))
-    kept[:, at] = x[:, at]
-    return kept
+    masked[:, at] = x[:, at]
+    return masked
 
 
 def _copies(
     data: Dataset, x: Tensor, name: str, rows: Sequence[int], views: Sequence[int]
 ) -> Shard:
-    """A client's copies of some rows."""
+    """A client's copies of some rows, with its views."""
     at = torch.tensor(sorted(rows), dtype=torch.int64)
-    ids = np.array([f"{one}@{name}" for one in data.ids[at.numpy()].tolist()], dtype=str)
-    return Shard(ids, only(x[at], views), data.y[at])
+    ids = np.array([f"{id}@{name}" for id in data.ids[at.numpy()].tolist()], dtype=str)
+    return Shard(ids, masked_to(x[at], views), data.y[at])
 
 
 def _stacked(data: Dataset) -> Tensor:
-    """[rows, views, ...] from the set's blocks, in their order."""
+    """[rows, views, ...], from the set's blocks in their order."""
     shapes = {tuple(block.shape[1:]) for block in data.blocks.values()}
     if len(data.blocks) < 2 or len(shapes) != 1:
         raise DataError(
@@ -154,8 +162,8 @@ def _stacked(data: Dataset) -> Tensor:
 
 
 def small_set(views: Sequence[Sequence[int]], seed: int = 0) -> Placement:
-    """48 made-up rows of three views at ragged clients "0", "1", ..., of which the third has none
-    if it is not the last: something to test on."""
+    """48 random rows of three views, for tests, at clients "0", "1", ... of different sizes. The
+    third client has no rows, where it is not the last."""
     draw = torch.Generator().manual_seed(seed)
     x = torch.randn(48, 3, 4, generator=draw, dtype=torch.float64)
     y = (x @ torch.randn(4, 3, generator=draw, dtype=torch.float64)).sum(1).argmax(1)
@@ -165,9 +173,9 @@ def small_set(views: Sequence[Sequence[int]], seed: int = 0) -> Placement:
         {
             SILO: {
                 str(k): Shard(
-                    rows, only(x[torch.from_numpy(rows)], mine), y[torch.from_numpy(rows)]
+                    rows, masked_to(x[torch.from_numpy(rows)], own), y[torch.from_numpy(rows)]
                 )
-                for k, (rows, mine) in enumerate(zip(at, views, strict=True))
+                for k, (rows, own) in enumerate(zip(at, views, strict=True))
             }
         }
     )

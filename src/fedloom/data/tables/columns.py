@@ -1,6 +1,7 @@
-"""Columns of a table in memory, and how they are made from what pyarrow read.
+"""Columns of a table in memory, and their conversion from pyarrow's.
 
-A column of numbers is a float64 array, NaN where a cell is missing; a column of text is `Words`.
+A column of numbers is a float64 array, NaN where a cell is missing. A column of text is a
+`TextColumn`.
 """
 
 from __future__ import annotations
@@ -12,22 +13,19 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from ...core.errors import DataError, reason
+from ...core.rng import Floats, Ints
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-
-Kind = Literal["number", "flag", "text", "empty"]
+ColumnKind = Literal["number", "flag", "text", "empty"]
 
 LONGEST_ID = 200
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
 @dataclass(frozen=True)
-class Words:
-    """A column of text: row i holds `names[codes[i]]`; the code is -1 where the cell is missing."""
+class TextColumn:
+    """A column of text: row i is `names[codes[i]]`. The code of a missing cell is -1."""
 
     names: tuple[str, ...] = field(repr=False)
     codes: Ints = field(repr=False)
@@ -36,20 +34,20 @@ class Words:
         return len(self.codes)
 
 
-Column = Floats | Words
+Column = Floats | TextColumn
 Table = Mapping[str, Column]
 
 
 def take(column: Column, rows: Any) -> Column:
     """Some rows of a column."""
-    if isinstance(column, Words):
-        return Words(column.names, column.codes[rows])
+    if isinstance(column, TextColumn):
+        return TextColumn(column.names, column.codes[rows])
     return column[rows]
 
 
 def as_column(values: Any) -> Column:
     """A column from a list or an array of numbers or text; None and NaN are missing cells."""
-    if isinstance(values, Words):
+    if isinstance(values, TextColumn):
         return values
     array = np.asarray(values)
     if array.dtype.kind in "biuf":
@@ -60,18 +58,20 @@ def as_column(values: Any) -> Column:
     text = ["" if cell is None else str(cell).strip() for cell in cells]
     names = sorted(set(text) - {""})
     places = {name: place for place, name in enumerate(names)}
-    return Words(tuple(names), np.array([places.get(cell, -1) for cell in text], dtype=np.int64))
+    return TextColumn(
+        tuple(names), np.array([places.get(cell, -1) for cell in text], dtype=np.int64)
+    )
 
 
-def as_words(column: Column) -> Words:
-    """A column as text: whole numbers without a point."""
-    if isinstance(column, Words):
+def as_text(column: Column) -> TextColumn:
+    """A column as text; whole numbers without a decimal point."""
+    if isinstance(column, TextColumn):
         return column
     missing = np.isnan(column)
     known, codes = np.unique(column[~missing], return_inverse=True)
     all_codes = np.full(len(column), -1)
     all_codes[~missing] = codes
-    return Words(tuple(number_text(value) for value in known.tolist()), all_codes)
+    return TextColumn(tuple(number_text(value) for value in known.tolist()), all_codes)
 
 
 def number_text(value: float) -> str:
@@ -83,15 +83,15 @@ def is_number(text: str) -> bool:
     return NUMBER.fullmatch(text) is not None
 
 
-def not_numbers(words: Words) -> Ints:
+def not_numbers(words: TextColumn) -> Ints:
     """The rows whose cells are neither numbers nor missing."""
     wrong = np.array([not is_number(name) for name in words.names] + [False])
     return np.flatnonzero(wrong[words.codes])
 
 
 def as_floats(column: Column, where: str) -> Floats:
-    """A column as numbers, or an error that counts what is not a finite number."""
-    if isinstance(column, Words):
+    """A column as numbers, or an error that counts the cells that are not finite numbers."""
+    if isinstance(column, TextColumn):
         wrong = not_numbers(column)
         if len(wrong):
             raise DataError(
@@ -108,15 +108,15 @@ def as_floats(column: Column, where: str) -> Floats:
 
 @dataclass(frozen=True)
 class Cells:
-    """A column as its file has it: numbers, true and false (as 1 and 0), text, or nothing."""
+    """A column by its kind in the file: numbers, flags (1 and 0), text, or empty."""
 
-    kind: Kind
+    kind: ColumnKind
     values: Column = field(repr=False)
 
 
 @contextmanager
 def reading_column(where: str) -> Iterator[None]:
-    """What Arrow cannot convert, without its message, which quotes cells."""
+    """An Arrow error inside becomes a DataError without Arrow's message, which quotes cells."""
     import pyarrow as pa
 
     try:
@@ -128,7 +128,7 @@ def reading_column(where: str) -> Iterator[None]:
 
 
 def arrow_ids(column: Any, where: str) -> list[str]:
-    """Ids as text without blanks around; whole numbers in decimal."""
+    """Ids as text, stripped of blanks; whole numbers in decimal."""
     import pyarrow as pa
     from pyarrow import compute as pc
 
@@ -152,7 +152,8 @@ def arrow_ids(column: Any, where: str) -> list[str]:
 
 
 def arrow_cells(column: Any, text: bool, comma: bool, where: str) -> Cells:
-    """A column by its type in the file; text that reads as numbers or true/false is that."""
+    """A column by its type in the file. Text that is all numbers, or all true and false, is
+    converted."""
     import pyarrow as pa
 
     column = _decoded(column)
@@ -190,8 +191,8 @@ def _numbers(numbers: Any, where: str) -> Cells:
     return Cells("empty" if np.isnan(values).all() else "number", values)
 
 
-def _guessed(words: Words, comma: bool, where: str) -> Cells:
-    """Text as numbers or as true and false, if that is all there is."""
+def _guessed(words: TextColumn, comma: bool, where: str) -> Cells:
+    """Text as numbers or flags, if all cells are."""
     if not words.names:
         return Cells("empty", np.full(len(words), np.nan))
     low = [name.lower() for name in words.names]
@@ -200,14 +201,14 @@ def _guessed(words: Words, comma: bool, where: str) -> Cells:
     if comma:
         points = tuple(name.replace(",", ".") for name in words.names)
         if all(map(is_number, points)):
-            words = Words(points, words.codes)
+            words = TextColumn(points, words.codes)
     if all(map(is_number, words.names)):
         return _numbers(as_floats(words, where), where)
     return Cells("text", words)
 
 
-def _words(column: Any) -> Words:
-    """A column of strings, blanks around them taken off; empty ones are missing."""
+def _words(column: Any) -> TextColumn:
+    """A column of strings, stripped of blanks; empty ones are missing."""
     import pyarrow as pa
     from pyarrow import compute as pc
 
@@ -215,7 +216,7 @@ def _words(column: Any) -> Words:
     column = pc.if_else(pc.equal(column, ""), None, column)
     coded = column.dictionary_encode()
     codes = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-    return Words(tuple(coded.dictionary.to_pylist()), codes)
+    return TextColumn(tuple(coded.dictionary.to_pylist()), codes)
 
 
 def _is_text(kind: Any) -> bool:
@@ -225,7 +226,7 @@ def _is_text(kind: Any) -> bool:
 
 
 def _decoded(column: Any) -> Any:
-    """One array, without a dictionary."""
+    """As one array without a dictionary."""
     import pyarrow as pa
 
     array = column.combine_chunks()

@@ -1,4 +1,4 @@
-"""Which rows are used: ids that every silo has, each once; and which of them are for testing."""
+"""The common rows: ids that every silo has exactly once; and which of them are for testing."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ...core.errors import DataError
-from .columns import Ints, as_words
+from ...core.rng import Ints
+from .columns import as_text
 from .files import Sheet
-from .id_forms import FORMS, forms_of, gains, in_all
+from .id_forms import FORMS, count_in_all, extra_matches, forms_of
 from .id_overlap import Overlap
 from .schema import Sheets, silos_with
 
-Rows = dict[str, dict[str, Ints]]  # {silo: {client: the numbers of the rows used}}
+RowNumbers = dict[str, dict[str, Ints]]  # {silo: {client: numbers of rows in its file}}
 Mask = npt.NDArray[np.bool_]
 
 SPLIT = b"fedloom test split\n"
@@ -25,19 +26,19 @@ SHOWN = 5  # how many ids an error lists where it may
 
 
 def refuse_duplicates(silo: str, clients: Mapping[str, Sheet], show: bool) -> None:
-    """Each id once in a file, and at one client of a silo."""
+    """Refuse an id that is twice in a file, or at two clients of a silo."""
     holders: dict[str, str] = {}
     shared: dict[str, set[str]] = {}
     for client, sheet in clients.items():
         ids = sheet.ids.tolist()
         if len(set(ids)) < len(ids):
-            counts = {one: n for one, n in Counter(ids).items() if n > 1}
+            counts = {id: n for id, n in Counter(ids).items() if n > 1}
             raise DataError(
                 f"{sheet.where}: {len(counts)} ids occur more than once in {sheet.path.name}, in "
                 f"{sum(counts.values())} rows{_shown(counts, show)}; keep one row of each"
             )
-        for one in holders.keys() & set(ids):
-            shared.setdefault(one, {holders[one]}).add(client)
+        for id in holders.keys() & set(ids):
+            shared.setdefault(id, {holders[id]}).add(client)
         holders.update(dict.fromkeys(ids, client))
     if shared:
         among = set().union(*shared.values())
@@ -54,67 +55,67 @@ def _shown(ids: Collection[str], show: bool) -> str:
 
 
 @dataclass(frozen=True)
-class Common:
-    """Ids that every silo has, in order; which rows of each file have them, and for each of these
-    rows the place of its id."""
+class CommonRows:
+    """The ids that every silo has, in order. `rows`: the rows of each file that have one of them;
+    `places`: for each of these rows, the position of its id in `ids`."""
 
     ids: tuple[str, ...] = field(repr=False)
-    rows: Rows
-    places: Rows
+    rows: RowNumbers
+    places: RowNumbers
 
-    def part(self, pick: Mask) -> Rows:
+    def select(self, pick: Mask) -> RowNumbers:
         """The rows of some of the ids."""
         return {
-            silo: {name: mine[pick[self.places[silo][name]]] for name, mine in held.items()}
-            for silo, held in self.rows.items()
+            silo: {name: rows[pick[self.places[silo][name]]] for name, rows in clients.items()}
+            for silo, clients in self.rows.items()
         }
 
 
-def keep_common(sheets: Sheets, rows: Rows) -> tuple[Common, Overlap, list[str]]:
-    """Of the rows kept so far, those whose ids every silo has, how well they match, and notes on
-    the others."""
+def keep_common(sheets: Sheets, rows: RowNumbers) -> tuple[CommonRows, Overlap, list[str]]:
+    """Of these rows, those whose ids every silo has; how well ids match; and notes on the rows that
+    are dropped."""
     ids = {
         silo: {name: sheet.ids[rows[silo][name]].tolist() for name, sheet in clients.items()}
         for silo, clients in sheets.items()
     }
-    held = {silo: set().union(*clients.values()) for silo, clients in ids.items()}
-    common = sorted(set.intersection(*held.values()))
-    place = {one: k for k, one in enumerate(common)}
-    kept: Rows = {}
-    places: Rows = {}
-    others: Rows = {}
+    ids_of = {silo: set().union(*clients.values()) for silo, clients in ids.items()}
+    common = sorted(set.intersection(*ids_of.values()))
+    place = {id: k for k, id in enumerate(common)}
+    used: RowNumbers = {}
+    places: RowNumbers = {}
+    others: RowNumbers = {}
     for silo, clients in ids.items():
-        kept[silo], places[silo], others[silo] = {}, {}, {}
-        for name, mine in clients.items():
-            at = np.array([place.get(one, -1) for one in mine], dtype=np.int64)
-            kept[silo][name], places[silo][name] = rows[silo][name][at >= 0], at[at >= 0]
+        used[silo], places[silo], others[silo] = {}, {}, {}
+        for name, own_ids in clients.items():
+            at = np.array([place.get(id, -1) for id in own_ids], dtype=np.int64)
+            used[silo][name], places[silo][name] = rows[silo][name][at >= 0], at[at >= 0]
             others[silo][name] = rows[silo][name][at < 0]
     counts = {
-        silo: {name: (len(kept[silo][name]), len(rows[silo][name])) for name in clients}
+        silo: {name: (len(used[silo][name]), len(rows[silo][name])) for name in clients}
         for silo, clients in sheets.items()
     }
     overlap = Overlap(counts, _more(sheets, others))
     if not common:
-        kinds = "; ".join(f"{silo} has {_look(mine)}" for silo, mine in held.items())
+        kinds = "; ".join(f"{silo} has {_id_style(own_ids)}" for silo, own_ids in ids_of.items())
         advice = overlap.advice or "ids must be written alike in all files"
         raise DataError(f"no id is in every silo: {kinds}; {advice}")
     notes = [
-        f"{silo}: {len(mine) - len(common)} of {len(mine)} rows dropped: their ids are not in "
+        f"{silo}: {len(own) - len(common)} of {len(own)} rows dropped: their ids are not in "
         "every silo"
-        for silo, mine in held.items()
-        if len(mine) > len(common)
+        for silo, own in ids_of.items()
+        if len(own) > len(common)
     ]
     notes += [overlap.advice] if overlap.advice else []
-    return Common(tuple(common), kept, places), overlap, notes
+    return CommonRows(tuple(common), used, places), overlap, notes
 
 
-def _more(sheets: Sheets, others: Rows) -> dict[str, int]:
-    """How many of the rows that do not match would, if ids were looked at less closely."""
+def _more(sheets: Sheets, others: RowNumbers) -> dict[str, int]:
+    """How many more rows would match in each form of the ids."""
     if not all(any(map(len, clients.values())) for clients in others.values()):
-        return {}  # a silo has none left
-    return gains(
+        return {}  # all rows of a silo match
+    return extra_matches(
         {
-            form.name: in_all(
+            form.name: count_in_all(
                 [
                     forms_of(sheet.plain[others[silo][name]].tolist(), form)
                     for name, sheet in clients.items()
@@ -126,34 +127,34 @@ def _more(sheets: Sheets, others: Rows) -> dict[str, int]:
     )
 
 
-def _look(ids: Collection[str]) -> str:
-    """How ids are written, without showing one."""
+def _id_style(ids: Collection[str]) -> str:
+    """How ids are spelled, without showing one."""
     if not ids:
         return "no rows"
     kind = "whole numbers" if all(map(str.isdigit, ids)) else "text"
-    if kind != "text" and any(one.startswith("0") and one != "0" for one in ids):
+    if kind != "text" and any(id.startswith("0") and id != "0" for id in ids):
         kind = "digits with leading zeros"
     low, high = min(map(len, ids)), max(map(len, ids))
     return f"{len(ids)} ids, {kind} of {low if low == high else f'{low} to {high}'} characters"
 
 
-def drawn(ids: Iterable[str], share: float) -> Mask:
-    """Which ids are for testing: by a hash of the id, so that all silos draw the same."""
+def split_by_hash(ids: Iterable[str], share: float) -> Mask:
+    """Which ids are for testing: by a hash of the id, so that all silos choose the same."""
     below = int(share * 2**64)
-    digests = (hashlib.sha256(SPLIT + one.encode()).digest() for one in ids)
+    digests = (hashlib.sha256(SPLIT + id.encode()).digest() for id in ids)
     return np.array([int.from_bytes(d[:8], "big") < below for d in digests], dtype=bool)
 
 
-def told(sheets: Sheets, common: Common, column: str) -> Mask:
-    """Which ids are for testing: by a column of 0 and 1, in which silos must agree."""
+def split_by_column(sheets: Sheets, common: CommonRows, column: str) -> Mask:
+    """Which ids are for testing: by a column of 0 and 1. Silos must agree."""
     answers: dict[str, Mask] = {}
     for silo in silos_with(sheets, column, "test"):
         answers[silo] = np.zeros(len(common.ids), dtype=bool)
         for name, sheet in sheets[silo].items():
-            words = as_words(sheet.columns[column].values)
-            mine = common.rows[silo][name]
-            flags = np.array([*map(_flag, words.names), -1])[words.codes[mine]]
-            bad = mine[flags < 0]
+            words = as_text(sheet.columns[column].values)
+            rows = common.rows[silo][name]
+            flags = np.array([*map(_flag, words.names), -1])[words.codes[rows]]
+            bad = rows[flags < 0]
             if len(bad):
                 raise DataError(
                     f"{sheet.where}: {len(bad)} cells of the test column {column!r} are not 0, 1, "

@@ -1,7 +1,7 @@
-"""One client's file, CSV or Parquet, as typed columns; whatever is wrong with it is a DataError.
+"""Reads one client's file, CSV or Parquet, as typed columns. Every problem is a DataError.
 
-Messages name the file, the column and the row; they never show a cell, since that is somebody's.
-Rows are counted from 1, after the header.
+Messages name the file, the column and the row. They never show a cell, which may be private. Rows
+are counted from 1, after the header.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ UNNAMED = ("", "__index_level_0__")  # how pandas saves an index without a name
 
 @dataclass(frozen=True)
 class Sheet:
-    """What one client's file holds. `names` are all its columns but the id, in their order; `plain`
-    the ids before hashing, which are compared where `ids` do not match, and go no further."""
+    """The content of one client's file. `names`: all its columns except the id, in their order.
+    `plain`: the ids before hashing, for advice where ids do not match; they are not sent."""
 
     where: str  # "client bank/north"
     path: Path
     checksum: str
     ids: npt.NDArray[np.str_] = field(repr=False)
     names: tuple[str, ...]
-    columns: dict[str, Cells]  # those that were asked for; their cells are not shown
+    columns: dict[str, Cells]  # the requested ones; their repr shows no cells
     plain: npt.NDArray[np.str_] = field(repr=False)
 
     def __len__(self) -> int:
@@ -47,9 +47,10 @@ class Sheet:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """How to read: which column is the id, which columns are text whatever they look like, which
-    are left out (or, with `only`, which are read), and the salt ids are hashed with."""
+class ReadOptions:
+    """How to read a file. `id`: the column of ids; `text`: columns to read as text, even if they
+    look like numbers; `drop`: columns to leave out; `only`: the columns to read (none: all);
+    `salt`: for hashed ids."""
 
     id: str
     text: frozenset[str] = frozenset()
@@ -63,37 +64,37 @@ class Wanted:
         return self.only is None or name in self.only
 
 
-def read_sheet(path: Path, where: str, wanted: Wanted) -> Sheet:
+def read_sheet(path: Path, where: str, options: ReadOptions) -> Sheet:
     """Read one file."""
     content = _content(path, where)
     try:
         if content[:4] == b"PAR1" or path.suffix in (".parquet", ".pq"):
             table, comma = _parquet(content, path, where), False
         else:
-            table, comma = _csv(content, path, where, wanted)
-        names = [name for name in table.column_names if name != wanted.id]
-        _check_names(table.column_names, path, where, wanted)
-        told = f"{where}: {path.name}, id column {wanted.id!r}"
-        with reading_column(told):
-            ids = arrow_ids(table[wanted.id], told)
+            table, comma = _csv(content, path, where, options)
+        names = [name for name in table.column_names if name != options.id]
+        _check_names(table.column_names, path, where, options)
+        place = f"{where}: {path.name}, id column {options.id!r}"
+        with reading_column(place):
+            ids = arrow_ids(table[options.id], place)
         columns = {}
-        for name in filter(wanted.takes, names):
-            told = f"{where}: {path.name}, column {name!r}"
-            with reading_column(told):
-                columns[name] = arrow_cells(table[name], name in wanted.text, comma, told)
+        for name in filter(options.takes, names):
+            place = f"{where}: {path.name}, column {name!r}"
+            with reading_column(place):
+                columns[name] = arrow_cells(table[name], name in options.text, comma, place)
     except UnicodeDecodeError:
         raise DataError(_not_utf8(path, where)) from None
     plain = known = np.array(ids, dtype=str)
-    if wanted.salt is not None:
-        known = np.array(hashed(ids, wanted.salt), dtype=str)
+    if options.salt is not None:
+        known = np.array(hashed(ids, options.salt), dtype=str)
     checksum = hashlib.sha256(content).hexdigest()
     return Sheet(where, path, checksum, known, tuple(names), columns, plain)
 
 
 def hashed(ids: list[str], salt: str) -> list[str]:
-    """HMAC-SHA256 of each id: equal ids stay equal, and who lacks the salt cannot try them out."""
+    """HMAC-SHA256 of each id. Equal ids stay equal; without the salt, ids cannot be guessed."""
     key = salt.encode()
-    return [hmac.digest(key, one.encode(), "sha256").hex() for one in ids]
+    return [hmac.digest(key, id.encode(), "sha256").hex() for id in ids]
 
 
 def _content(path: Path, where: str) -> bytes:
@@ -109,7 +110,7 @@ def _content(path: Path, where: str) -> bytes:
     if content[:2] == b"\x1f\x8b":
         try:
             content = gzip.decompress(content)
-        except (OSError, EOFError, zlib.error):  # their messages may quote what they met
+        except (OSError, EOFError, zlib.error):  # their messages may quote cells
             raise DataError(f"{where}: {path} is damaged gzip; pack or copy it again") from None
     if not content.strip():
         raise DataError(f"{where}: {path} is empty; a client without rows still needs a header")
@@ -121,11 +122,10 @@ def _not_utf8(path: Path, where: str) -> str:
 
 
 def _of_arrow(content: bytes) -> Any:
-    """A copy in memory of Arrow's own, and no Python object is given to its readers besides.
+    """A copy in memory that Arrow owns, so that Arrow's readers hold no Python object.
 
-    Threads of Arrow let go of what they read when they get round to it, perhaps only when Python is
-    on its way out. If that is memory of Python's they ask for its lock, and Python ends a thread
-    that asks so late: the process aborts."""
+    Arrow's threads may release what they read as late as at Python's exit. To release Python memory
+    they need the GIL, and Python kills a thread that asks for it then: the process aborts."""
     import pyarrow as pa
 
     copy = pa.BufferOutputStream()
@@ -147,7 +147,7 @@ def _parquet(content: bytes, path: Path, where: str) -> Any:
         ) from None
 
 
-def _csv(content: bytes, path: Path, where: str, wanted: Wanted) -> tuple[Any, bool]:
+def _csv(content: bytes, path: Path, where: str, options: ReadOptions) -> tuple[Any, bool]:
     """The table, and whether its numbers may have a decimal comma."""
     import pyarrow as pa
     from pyarrow import csv as pacsv
@@ -162,14 +162,14 @@ def _csv(content: bytes, path: Path, where: str, wanted: Wanted) -> tuple[Any, b
     lines = content.lstrip(b"\r\n")
     lines.decode("utf-8")  # all of it: the reader's own checks are by column
     header = re.split(rb"[\r\n]", lines, maxsplit=1)[0].decode("utf-8")
-    bare = re.sub(r'"[^"]*"', "", header)
-    delimiter = max(",;\t", key=bare.count)
+    unquoted = re.sub(r'"[^"]*"', "", header)
+    delimiter = max(",;\t", key=unquoted.count)
     raw = next(csv.reader(io.StringIO(header), delimiter=delimiter), [])
-    _check_names([name.strip() for name in raw], path, where, wanted)
+    _check_names([name.strip() for name in raw], path, where, options)
     types = {
         name: pa.string()
         for name in raw
-        if name.strip() == wanted.id or name.strip() in wanted.text
+        if name.strip() == options.id or name.strip() in options.text
     }
     try:
         table = pacsv.read_csv(
@@ -185,10 +185,10 @@ def _csv(content: bytes, path: Path, where: str, wanted: Wanted) -> tuple[Any, b
 
 
 def _refuse_ragged(text: str, delimiter: str, where: str) -> None:
-    """Count the lines that have more or fewer cells than the header, and name the first."""
+    """A DataError that counts the lines with more or fewer cells than the header."""
     rows = csv.reader(io.StringIO(text, newline=None), delimiter=delimiter)
     header, wrong = 0, []
-    start = 1  # of the next row, which may go over several lines
+    start = 1  # line of the next row; a row may span several lines
     with suppress(csv.Error):  # such as a quote that is never closed
         for row in rows:
             header = header or len(row)
@@ -203,23 +203,23 @@ def _refuse_ragged(text: str, delimiter: str, where: str) -> None:
         ) from None
 
 
-def _check_names(names: list[str], path: Path, where: str, wanted: Wanted) -> None:
-    """The id column is there and no name twice. Unlike elsewhere, other names are not shown:
-    in a file without a header they would be somebody's row."""
-    if wanted.id not in names:
-        same = {together(name): name for name in names}.get(together(wanted.id))
-        close = difflib.get_close_matches(wanted.id, names, n=1)
+def _check_names(names: list[str], path: Path, where: str, options: ReadOptions) -> None:
+    """Refuse a file without the id column, or with a name twice. Other names are not shown: in a
+    file without a header they are somebody's row."""
+    if options.id not in names:
+        same = {together(name): name for name in names}.get(together(options.id))
+        close = difflib.get_close_matches(options.id, names, n=1)
         hint = "say which it is; is there a header?"
         if same:
             hint = f"did you mean {same!r}?"
         elif close:
             hint = f"is column {names.index(close[0]) + 1} meant? It is nearly called so"
-        raise DataError(f"{where}: {path} has no id column {wanted.id!r}; {hint}")
+        raise DataError(f"{where}: {path} has no id column {options.id!r}; {hint}")
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise DataError(f"{where}: {path} has several columns {twice[0]!r}; rename them")
     for name in UNNAMED:
-        if name in names and wanted.takes(name) and wanted.only is None:
+        if name in names and options.takes(name) and options.only is None:
             raise DataError(
                 f"{where}: column {names.index(name) + 1} of {path} has no name (an index saved "
                 f"by pandas?); save it with index=False, or name {name!r} in `drop`"

@@ -1,7 +1,7 @@
-"""How well the ids of silos match, and whether that can be right.
+"""How well the ids of silos match, and a check that enough of them do.
 
-`share` is how much of the smallest silo is used: no two silos can have more rows in common than the
-smaller of them has, and no more silos than the smallest of them.
+`share` is the part of the smallest silo's rows that is used: silos cannot have more rows in common
+than the smallest of them has.
 """
 
 from __future__ import annotations
@@ -12,26 +12,29 @@ from typing import Any
 
 from ...core.errors import DataError
 
-LEAST = 0.5  # of the smallest silo
+LEAST = 0.5  # default of min_match
 SHOWN = 12  # clients of a silo on one line
 NAMED = 3  # clients in an error
 
-Counts = tuple[int, int]  # rows that match, of how many
+Matched = tuple[int, int]  # rows that match, and all rows
 
 
 @dataclass(frozen=True)
 class Overlap:
-    """`clients`: by silo, how many rows of each have ids that every silo has, of how many that
-    could be used. `more`: {condition: how many ids would match besides} (idforms.py)."""
+    """`clients`: by silo and client, how many rows have ids that every silo has, and how many could
+    be used. `more`: {condition: how many more ids would match} (id_forms.py)."""
 
-    clients: Mapping[str, Mapping[str, Counts]]
+    clients: Mapping[str, Mapping[str, Matched]]
     more: Mapping[str, int] = field(default_factory=dict)
 
     @property
-    def silos(self) -> dict[str, Counts]:
+    def silos(self) -> dict[str, Matched]:
         return {
-            silo: (sum(matched for matched, _ in held.values()), sum(n for _, n in held.values()))
-            for silo, held in self.clients.items()
+            silo: (
+                sum(matched for matched, _ in clients.values()),
+                sum(n for _, n in clients.values()),
+            )
+            for silo, clients in self.clients.items()
         }
 
     @property
@@ -45,67 +48,70 @@ class Overlap:
 
     @property
     def advice(self) -> str:
-        """What would make more ids match, if anything would."""
+        """What would make more ids match; empty if nothing is known."""
         if not self.more:
             return ""
         (condition, count), *others = self.more.items()
-        told = [f"{count:,} more ids would match if {condition}"]
-        told += [f"{count:,} if {condition}" for condition, count in others]
-        return f"{', '.join(told)}: write ids alike in all files"
+        clauses = [f"{count:,} more ids would match if {condition}"]
+        clauses += [f"{count:,} if {condition}" for condition, count in others]
+        return f"{', '.join(clauses)}: write ids alike in all files"
 
     def lines(self) -> list[str]:
-        """For people, a line for each silo."""
-        found = []
+        """A line of text for each silo."""
+        lines = []
         for silo, counts in self.silos.items():
-            held = self.clients[silo]
-            names, more = list(held), ""
+            clients = self.clients[silo]
+            names, more = list(clients), ""
             if len(names) > SHOWN:
-                names = sorted(names, key=lambda name: _share(held[name]))[:SHOWN]
-                more = f", and {len(held) - SHOWN} others of at least {_percent(held[names[-1]])}"
-            each = ", ".join(f"{name} {counted(held[name])}" for name in names)
-            told = f": {each}{more}" if len(held) > 1 else ""
-            found.append(f"matched: {silo} {counted(counts, ' rows')}{told}")
-        return found
+                names = sorted(names, key=lambda name: _share(clients[name]))[:SHOWN]
+                least = _percent(clients[names[-1]])
+                more = f", and {len(clients) - SHOWN} others of at least {least}"
+            by_client = ", ".join(f"{name} {counted(clients[name])}" for name in names)
+            detail = f": {by_client}{more}" if len(clients) > 1 else ""
+            lines.append(f"matched: {silo} {counted(counts, ' rows')}{detail}")
+        return lines
 
     def check(self, least: float) -> None:
-        """Refuse a share below `least`: far more often a slip in writing ids than the truth."""
+        """Refuse a share below `least`: usually ids are spelled differently."""
         if self.share >= least:
             return
         silos = [f"{silo} {counted(counts)}" for silo, counts in self.silos.items()]
         worst = sorted(
             (_share(counts), f"client {silo}/{name} {counted(counts)}")
-            for silo, held in self.clients.items()
-            for name, counts in held.items()
-            if len(held) > 1 and _share(counts) < least
+            for silo, clients in self.clients.items()
+            for name, counts in clients.items()
+            if len(clients) > 1 and _share(counts) < least
         )
-        told = "; ".join([", ".join(silos), *(line for _, line in worst[:NAMED])])
+        matched = "; ".join([", ".join(silos), *(line for _, line in worst[:NAMED])])
         advice = f" {self.advice}." if self.advice else ""
         raise DataError(
             f"only {_percent(self.silos[self.smallest])} of the ids of silo {self.smallest}, the "
-            f"smallest, are in every silo, and min_match asks for {100 * least:g} %: {told}."
+            f"smallest, are in every silo, and min_match asks for {100 * least:g} %: {matched}."
             f"{advice} If so few are meant to match, lower min_match"
         )
 
     def by_silo(self) -> Overlap:
-        """Without the clients."""
+        """The same, summed over the clients of each silo."""
         return Overlap({silo: {"all": counts} for silo, counts in self.silos.items()}, self.more)
 
     def to_json(self) -> dict[str, Any]:
-        held = {silo: {c: list(n) for c, n in held.items()} for silo, held in self.clients.items()}
-        return {"share": self.share, "clients": held, "more": dict(self.more)}
+        clients = {
+            silo: {c: list(n) for c, n in clients.items()} for silo, clients in self.clients.items()
+        }
+        return {"share": self.share, "clients": clients, "more": dict(self.more)}
 
 
-def _share(counts: Counts) -> float:
+def _share(counts: Matched) -> float:
     matched, rows = counts
     return matched / rows if rows else 0.0
 
 
-def _percent(counts: Counts) -> str:
-    """Rounded down: all is all."""
+def _percent(counts: Matched) -> str:
+    """Rounded down, so that 100 % means all."""
     matched, rows = counts
     return f"{100 * matched // max(1, rows)} %"
 
 
-def counted(counts: Counts, what: str = "") -> str:
-    """How many of how many, and what part that is."""
+def counted(counts: Matched, what: str = "") -> str:
+    """As text: 3 of 4 (75 %)."""
     return f"{counts[0]:,} of {counts[1]:,}{what} ({_percent(counts)})"

@@ -1,8 +1,8 @@
-"""How the tables of a silo become numbers.
+"""Feature preparation: scaling of numbers, one-hot encoding of text.
 
-Each client summarises the columns of its own training rows (`Summary`); its silo adds the
-summaries up and fits a `SiloPreparation` from the sum. No row leaves its client for this. What was
-fitted is saved with the model (`Preparation.to_json`), so that new rows are treated alike.
+Each client summarises the columns of its own training rows (`Summary`). Its silo adds the summaries
+up and fits a `SiloPreparation` from the sum. No row leaves its client for this. The preparation is
+saved with the model (`Preparation.to_json`), so that new rows are prepared in the same way.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from ...core.errors import DataError, nearest
+from ...core.rng import Floats
 from ..dataset import Goal
-from .columns import Column, Floats, Table, Words, as_column, as_floats, as_words
+from .columns import Column, Table, TextColumn, as_column, as_floats, as_text
 
 FORMAT = "fedloom preparation 1"
 MOST_CATEGORIES = 100
@@ -27,8 +28,8 @@ CONSTANT = 1e-12  # deviations below this share of the mean are rounding
 
 
 @dataclass(frozen=True)
-class Numbers:
-    """A column of numbers in four: `spread` is the sum of squared distances from the mean."""
+class NumberSummary:
+    """Summary of a column of numbers. `spread`: the sum of squared distances from the mean."""
 
     count: int = 0
     mean: float = 0.0
@@ -36,62 +37,65 @@ class Numbers:
     missing: int = 0
 
     @staticmethod
-    def of(values: Floats) -> Numbers:
+    def of(values: Floats) -> NumberSummary:
         seen = values[~np.isnan(values)]
         missing = len(values) - len(seen)
         if not len(seen):
-            return Numbers(missing=missing)
-        with np.errstate(over="ignore", invalid="ignore"):  # too large: refused when fitted
+            return NumberSummary(missing=missing)
+        with np.errstate(over="ignore", invalid="ignore"):  # overflow: refused by `fit`
             mean = seen.mean()
             off = seen - mean
             spread = (off**2).sum() - off.sum() ** 2 / len(seen)
-        return Numbers(len(seen), float(mean), float(np.maximum(spread, 0.0)), missing)
+        return NumberSummary(len(seen), float(mean), float(np.maximum(spread, 0.0)), missing)
 
-    def __add__(self, other: Numbers) -> Numbers:
-        """Chan's formula: no difference of large squares is taken."""
+    def __add__(self, other: NumberSummary) -> NumberSummary:
+        """By Chan's formula, which takes no difference of large squares."""
         missing = self.missing + other.missing
         if not self.count or not other.count:
             some = self if self.count else other
-            return Numbers(some.count, some.mean, some.spread, missing)
+            return NumberSummary(some.count, some.mean, some.spread, missing)
         count = self.count + other.count
         apart = other.mean - self.mean
         mean = self.mean + apart * (other.count / count)
         between = apart * apart * (self.count * other.count / count)
-        return Numbers(count, mean, self.spread + other.spread + between, missing)
+        return NumberSummary(count, mean, self.spread + other.spread + between, missing)
 
 
 @dataclass(frozen=True)
-class Categories:
-    """A column of text: how often each category occurs."""
+class CategorySummary:
+    """Summary of a column of text: how often each category occurs."""
 
     counts: Mapping[str, int] = field(default_factory=dict)
     missing: int = 0
 
     @staticmethod
-    def of(words: Words) -> Categories:
+    def of(words: TextColumn) -> CategorySummary:
         seen = words.codes[words.codes >= 0]
         counts = np.bincount(seen, minlength=len(words.names)).tolist()
-        found = {name: n for name, n in zip(words.names, counts, strict=True) if n}
-        return Categories(found, len(words) - len(seen))
+        present = {name: n for name, n in zip(words.names, counts, strict=True) if n}
+        return CategorySummary(present, len(words) - len(seen))
 
-    def __add__(self, other: Categories) -> Categories:
+    def __add__(self, other: CategorySummary) -> CategorySummary:
         counts = dict(self.counts)
         for name, n in other.counts.items():
             counts[name] = counts.get(name, 0) + n
-        return Categories(counts, self.missing + other.missing)
+        return CategorySummary(counts, self.missing + other.missing)
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What a client tells its silo about its training rows, column by column. They add up."""
+    """What a client sends to its hub about its training rows, column by column. Summaries can be
+    added."""
 
-    columns: Mapping[str, Numbers | Categories]
+    columns: Mapping[str, NumberSummary | CategorySummary]
 
     @staticmethod
     def of(table: Table) -> Summary:
         return Summary(
             {
-                name: Categories.of(column) if isinstance(column, Words) else Numbers.of(column)
+                name: CategorySummary.of(column)
+                if isinstance(column, TextColumn)
+                else NumberSummary.of(column)
                 for name, column in table.items()
             }
         )
@@ -99,20 +103,20 @@ class Summary:
     def __add__(self, other: Summary) -> Summary:
         if set(self.columns) != set(other.columns):
             raise DataError("summaries of different columns cannot be added up")
-        both: dict[str, Numbers | Categories] = {}
-        for name, mine in self.columns.items():
-            theirs = other.columns[name]
-            if type(mine) is not type(theirs):
+        both: dict[str, NumberSummary | CategorySummary] = {}
+        for name, first in self.columns.items():
+            second = other.columns[name]
+            if type(first) is not type(second):
                 raise DataError(f"column {name!r} is text at one client and numbers at another")
-            both[name] = mine + theirs  # type: ignore[operator]
+            both[name] = first + second  # type: ignore[operator]
         return Summary(both)
 
 
 @dataclass(frozen=True)
 class Scaled:
-    """A column of numbers: (x - mean) / std, and 0, the mean, where a cell is missing.
+    """A column of numbers: (x - mean) / std, and 0 (the mean) where a cell is missing.
 
-    With `missing` a further column says where. A std of 0 leaves only that one."""
+    With `missing`, a second column flags missing cells. Where std is 0, it is the only one."""
 
     name: str
     mean: float
@@ -127,7 +131,7 @@ class Scaled:
     def title(self) -> str:
         return self.name
 
-    def fill(self, out: npt.NDArray[np.float32], column: Column, where: str) -> None:
+    def encode(self, column: Column, out: npt.NDArray[np.float32], where: str) -> None:
         values = as_floats(column, f"{where}, column {self.name!r}")
         if self.std > 0:
             out[:, 0] = np.where(np.isnan(values), 0.0, (values - self.mean) / self.std)
@@ -137,7 +141,7 @@ class Scaled:
 
 @dataclass(frozen=True)
 class OneHot:
-    """A column of text: a column for each category; with `other`, one for all that are not named;
+    """A column of text: one column for each category; with `other`, one for all other categories;
     with `missing`, one for missing cells. A row of none of these is all zeros."""
 
     name: str
@@ -153,11 +157,11 @@ class OneHot:
 
     @property
     def title(self) -> str:
-        """For manifests and reports: categories are what cells hold."""
+        """For manifests and reports, without the categories: they are content of cells."""
         return f"{self.name} ({len(self.categories)} categories)"
 
-    def fill(self, out: npt.NDArray[np.float32], column: Column, where: str) -> None:
-        words = as_words(column)
+    def encode(self, column: Column, out: npt.NDArray[np.float32], where: str) -> None:
+        words = as_text(column)
         places = {category: place for place, category in enumerate(self.categories)}
         otherwise = len(places) if self.other else -1
         missing = len(places) + self.other if self.missing else -1
@@ -170,17 +174,17 @@ class OneHot:
 
 @dataclass(frozen=True)
 class SiloPreparation:
-    """How one silo's columns become numbers, in this order."""
+    """How one silo's columns are prepared, in this order."""
 
     steps: tuple[Scaled | OneHot, ...]
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The names of the columns it makes."""
+        """The names of the resulting columns."""
         return tuple(name for step in self.steps for name in step.columns)
 
     def check(self, names: Collection[str], where: str) -> None:
-        """The columns it needs must be among these."""
+        """Refuse a table that lacks a needed column."""
         lacking = [step.name for step in self.steps if step.name not in names]
         if lacking:
             raise DataError(
@@ -189,7 +193,7 @@ class SiloPreparation:
             )
 
     def apply(self, table: Mapping[str, Any], where: str) -> Tensor:
-        """Rows as numbers; columns that are not needed are ignored."""
+        """Rows as float32 [rows, columns]; columns that are not needed are ignored."""
         self.check(table, where)
         columns = [as_column(table[step.name]) for step in self.steps]
         sizes = {len(column) for column in columns}
@@ -199,14 +203,14 @@ class SiloPreparation:
         at = 0
         for step, column in zip(self.steps, columns, strict=True):
             width = len(step.columns)
-            step.fill(out[:, at : at + width], column, where)
+            step.encode(column, out[:, at : at + width], where)
             at += width
         return torch.from_numpy(out)
 
 
 @dataclass(frozen=True)
 class Preparation:
-    """{silo: SiloPreparation}, what the labels mean, and what the column of ids is called."""
+    """The preparation of each silo, the meaning of the labels, and the name of the id column."""
 
     silos: Mapping[str, SiloPreparation]
     goal: Goal
@@ -239,14 +243,14 @@ class Preparation:
     @staticmethod
     def from_json(text: str) -> Preparation:
         try:
-            found = json.loads(text)
-            if found["format"] != FORMAT:
+            saved = json.loads(text)
+            if saved["format"] != FORMAT:
                 raise DataError(f"a preparation of another format: {FORMAT!r} is expected")
             silos = {
                 silo: SiloPreparation(tuple(_step(step) for step in steps))
-                for silo, steps in found["silos"].items()
+                for silo, steps in saved["silos"].items()
             }
-            return Preparation(silos, found["goal"], tuple(found["classes"]), found["id"])
+            return Preparation(silos, saved["goal"], tuple(saved["classes"]), saved["id"])
         except (ValueError, KeyError, TypeError, AttributeError) as problem:
             if isinstance(problem, DataError):
                 raise
@@ -260,7 +264,7 @@ def _step(saved: dict[str, Any]) -> Scaled | OneHot:
 
 
 def fit(silo: str, summary: Summary, rare: int = 1) -> tuple[SiloPreparation, list[str]]:
-    """A silo's preparation from its clients' summaries added up; notes on what was left out.
+    """A silo's preparation from the sum of its clients' summaries, and notes on dropped columns.
 
     Categories in fewer than `rare` training rows become "other"."""
     steps: list[Scaled | OneHot] = []
@@ -268,7 +272,7 @@ def fit(silo: str, summary: Summary, rare: int = 1) -> tuple[SiloPreparation, li
     for name, column in summary.columns.items():
         where = f"silo {silo}, column {name!r}"
         step: Scaled | OneHot
-        if isinstance(column, Numbers):
+        if isinstance(column, NumberSummary):
             step, seen = _scaled(name, column, where), column.count > 0
             constant = step.std == 0
         else:
@@ -282,7 +286,7 @@ def fit(silo: str, summary: Summary, rare: int = 1) -> tuple[SiloPreparation, li
     return SiloPreparation(tuple(steps)), notes
 
 
-def _scaled(name: str, column: Numbers, where: str) -> Scaled:
+def _scaled(name: str, column: NumberSummary, where: str) -> Scaled:
     if not np.isfinite([column.mean, column.spread]).all():
         raise DataError(f"{where}: numbers are too large to scale; change its unit or drop it")
     std = (column.spread / column.count) ** 0.5 if column.count else 0.0
@@ -291,13 +295,13 @@ def _scaled(name: str, column: Numbers, where: str) -> Scaled:
     return Scaled(name, column.mean, std, column.count > 0 and column.missing > 0)
 
 
-def _one_hot(name: str, column: Categories, rare: int, where: str) -> OneHot:
-    kept = sorted(category for category, n in column.counts.items() if n >= rare)
-    other = len(kept) < len(column.counts)
-    if len(kept) > MOST_CATEGORIES:
+def _one_hot(name: str, column: CategorySummary, rare: int, where: str) -> OneHot:
+    frequent = sorted(category for category, n in column.counts.items() if n >= rare)
+    other = len(frequent) < len(column.counts)
+    if len(frequent) > MOST_CATEGORIES:
         raise DataError(
-            f"{where}: {len(kept)} categories (at most {MOST_CATEGORIES}): it looks like free text "
-            "or an id; name it in `drop`, or lump what is seldom with `rare`"
+            f"{where}: {len(frequent)} categories (at most {MOST_CATEGORIES}): it looks like free "
+            "text or an id; name it in `drop`, or lump what is seldom with `rare`"
         )
     missing = column.missing > 0 and bool(column.counts)
-    return OneHot(name, tuple(kept), other, missing)
+    return OneHot(name, tuple(frequent), other, missing)

@@ -1,4 +1,4 @@
-"""Tables as they are: one CSV or Parquet file a client, matched by id.
+"""Reads users' own tables: one CSV or Parquet file a client, matched by id.
 
     data = read_tables({"bank": {"north": "north.csv", "south": "south.csv"},
                         "insurer": "insurer.parquet"}, id="customer", label="left")
@@ -21,31 +21,39 @@ import numpy as np
 
 from ...core.checked import checked
 from ...core.errors import DataError, SettingError
+from ...core.rng import Ints
 from ...core.settings import Count, Share, shown
 from ...core.topology import Client, Topology, title
 from ..dataset import Goal
 from ..federated import Federated
 from ..labels import Target, find_target, has_label, refuse_text
 from ..placement import Placement, Shard
-from .columns import Cells, Ints, Kind, Table, take
-from .common_rows import Common, Rows, drawn, keep_common, refuse_duplicates, told
-from .files import Sheet, Wanted, read_sheet
+from .columns import Cells, ColumnKind, Table, take
+from .common_rows import (
+    CommonRows,
+    RowNumbers,
+    keep_common,
+    refuse_duplicates,
+    split_by_column,
+    split_by_hash,
+)
+from .files import ReadOptions, Sheet, read_sheet
 from .id_overlap import LEAST, Overlap
 from .prepare import OneHot, Preparation, SiloPreparation, Summary, fit
 from .schema import Sheets, check_schema, features_of, kinds_of, silos_with, table_of
 
 File = str | PathLike[str]
 IdKind = Literal["plain", "hashed"]
-Files = Mapping[str, Mapping[str, File] | File]
+TablePaths = Mapping[str, Mapping[str, File] | File]
 Tables = Mapping[str, Mapping[str, Table]]
 Labels = Mapping[Client, Cells]  # of the silos that have them
 
-ONLY_CLIENT = "all"  # where a silo is given as one file
+ONLY_CLIENT = "all"  # the client of a silo that is given as one file
 
 
 @checked("files")
 def read_tables(
-    files: Files,
+    files: TablePaths,
     *,
     id: Annotated[str, "the column of ids, in every file"] = "id",
     label: Annotated[str, "the column of labels, in the silos that have it"] = "label",
@@ -66,7 +74,7 @@ def read_tables(
     """Read and prepare {silo: {client: path}}, or {silo: path} for a silo of one client."""
     _check_settings(id, label, test)
     split = test if isinstance(test, str) else None
-    wanted = Wanted(
+    wanted = ReadOptions(
         id,
         text=frozenset([*categories, *([split] if split else [])]),
         drop=frozenset(drop) - {label, split},
@@ -88,21 +96,23 @@ def read_tables(
     used = {at: _cells(cells, common.rows[at.silo][at.name]) for at, cells in labels.items()}
     target, more = find_target(label, used, goal)
     notes += more
-    testing = told(sheets, common, split) if split else drawn(common.ids, float(test))
+    testing = (
+        split_by_column(sheets, common, split) if split else split_by_hash(common.ids, float(test))
+    )
     if testing.all():
         raise DataError(f"all {len(testing)} common rows are for testing; none are left to train")
     if test and not testing.any():
         notes.append(f"none of the {len(testing)} common rows is for testing")
-    train = common.part(~testing)
+    train = common.select(~testing)
     silos = {}
-    for silo, held in tables.items():
-        silos[silo], more = _fit(silo, held, train[silo], rare)
+    for silo, of_clients in tables.items():
+        silos[silo], more = _fit(silo, of_clients, train[silo], rare)
         notes += more
     preparation = Preparation(silos, target.goal, target.classes, id)
     placed = _place(sheets, tables, train, preparation, labels)
     tested = None
     if testing.any():
-        tested = _place(sheets, tables, common.part(testing), preparation, labels)
+        tested = _place(sheets, tables, common.select(testing), preparation, labels)
     return Federated(
         name,
         target.goal,
@@ -111,7 +121,11 @@ def read_tables(
         target.classes,
         {silo: made.columns for silo, made in silos.items()},
         tuple(notes),
-        {f"{s}/{c}": sheet.checksum for s, held in sheets.items() for c, sheet in held.items()},
+        {
+            f"{s}/{c}": sheet.checksum
+            for s, of_clients in sheets.items()
+            for c, sheet in of_clients.items()
+        },
         preparation,
         overlap=overlap,
     )
@@ -119,7 +133,7 @@ def read_tables(
 
 @checked("files")
 def read_rows(
-    files: Files,
+    files: TablePaths,
     preparation: Preparation,
     *,
     id: str | None = None,
@@ -130,10 +144,10 @@ def read_rows(
     min_match: Share = LEAST,
     notes: list[str] | None = None,
 ) -> Placement:
-    """New tables, treated as those the preparation was fitted to. Columns that are not needed are
-    ignored; without `id` its column is called as before, and without `label` the rows have no
-    labels. What is dropped is told to `notes`; a share below `min_match` is refused, as by
-    `read_tables`."""
+    """Read new tables and prepare them with a fitted preparation. Columns that are not needed are
+    ignored. `id`: the column of ids, if not that of the training tables. `label`: the column of
+    labels; none: the rows have no labels. `notes` gets a line for each reason to drop rows. A share
+    below `min_match` is refused, as by `read_tables`."""
     id = id or preparation.id
     needed = {silo: {step.name for step in made.steps} for silo, made in preparation.silos.items()}
     text = {
@@ -146,12 +160,14 @@ def read_rows(
     also = [label] if label else []
     sheets = _read(
         files,
-        lambda silo: Wanted(id, text[silo], only=frozenset([*needed[silo], *also]), salt=secret),
+        lambda silo: ReadOptions(
+            id, text[silo], only=frozenset([*needed[silo], *also]), salt=secret
+        ),
     )
     tables: dict[str, dict[str, Table]] = {}
     for silo, clients in sheets.items():
         tables[silo] = {}
-        kinds: dict[str, Kind] = {
+        kinds: dict[str, ColumnKind] = {
             column: "text" if column in text[silo] else "number" for column in needed[silo]
         }
         for name, sheet in clients.items():
@@ -186,14 +202,16 @@ def _salt(ids: str, salt: str | None) -> str | None:
     return salt
 
 
-def _read(files: Files, wanted: Callable[[str], Wanted]) -> dict[str, dict[str, Sheet]]:
-    """Every file, {silo: {client: what it holds}}."""
+def _read(files: TablePaths, wanted: Callable[[str], ReadOptions]) -> dict[str, dict[str, Sheet]]:
+    """Read every file: {silo: {client: Sheet}}."""
     if not isinstance(files, Mapping):
         wanted_form = "{silo: {client: path}} or {silo: path}"
         raise SettingError(f"files: {wanted_form} is expected, not {shown(files)}")
     paths: dict[str, dict[str, Path]] = {}
-    for silo, held in files.items():
-        clients = held if isinstance(held, Mapping) else {ONLY_CLIENT: held}
+    for silo, files_of_silo in files.items():
+        clients = (
+            files_of_silo if isinstance(files_of_silo, Mapping) else {ONLY_CLIENT: files_of_silo}
+        )
         for name, path in clients.items():
             if not isinstance(path, str | PathLike):
                 raise SettingError(f"client {silo}/{name}: a path is expected, not {shown(path)}")
@@ -224,10 +242,10 @@ def _rows(table: Table, rows: Ints) -> Table:
     return {name: take(column, rows) for name, column in table.items()}
 
 
-def _align(sheets: Sheets, labels: Labels, show_ids: bool) -> tuple[Common, Overlap, list[str]]:
-    """Which rows of each file are used, how well they match, and notes on the others."""
+def _align(sheets: Sheets, labels: Labels, show_ids: bool) -> tuple[CommonRows, Overlap, list[str]]:
+    """The common rows, how well ids match, and notes on the rows that are dropped."""
     notes = []
-    rows: Rows = {}
+    rows: RowNumbers = {}
     for silo, clients in sheets.items():
         refuse_duplicates(silo, clients, show_ids)
         rows[silo] = {name: np.arange(len(sheet)) for name, sheet in clients.items()}
@@ -245,28 +263,28 @@ def _align(sheets: Sheets, labels: Labels, show_ids: bool) -> tuple[Common, Over
 def _fit(
     silo: str, tables: Mapping[str, Table], rows: Mapping[str, Ints], rare: int
 ) -> tuple[SiloPreparation, list[str]]:
-    """A silo's preparation from the sum of what its clients say of their training rows."""
+    """A silo's preparation, from the sum of its clients' summaries of their training rows."""
     summaries = [Summary.of(_rows(table, rows[name])) for name, table in tables.items()]
     made, notes = fit(silo, reduce(add, summaries), rare)
     if not made.steps:
         raise DataError(f"silo {silo} has no columns to learn from, besides ids and labels")
-    empty = [name for name, mine in rows.items() if not len(mine)]
+    empty = [name for name, numbers in rows.items() if not len(numbers)]
     return made, notes + [f"client {silo}/{name} has no training rows" for name in empty]
 
 
 def _place(
-    sheets: Sheets, tables: Tables, rows: Rows, preparation: Preparation, labels: Labels
+    sheets: Sheets, tables: Tables, rows: RowNumbers, preparation: Preparation, labels: Labels
 ) -> Placement:
-    """Some rows of every client, prepared."""
+    """A placement of some rows of every client, prepared."""
     target = Target(preparation.goal, preparation.classes)
     shards: dict[str, dict[str, Shard]] = {}
     for silo, clients in sheets.items():
         shards[silo] = {}
         for name, sheet in clients.items():
-            mine, cells = rows[silo][name], labels.get(Client(silo, name))
+            own_rows, cells = rows[silo][name], labels.get(Client(silo, name))
             shards[silo][name] = Shard([], None)
-            if len(mine):
-                x = preparation.apply(silo, _rows(tables[silo][name], mine), sheet.where)
-                y = None if cells is None else target.encode(_cells(cells, mine), sheet.where)
-                shards[silo][name] = Shard(sheet.ids[mine], x, y)
+            if len(own_rows):
+                x = preparation.apply(silo, _rows(tables[silo][name], own_rows), sheet.where)
+                y = None if cells is None else target.encode(_cells(cells, own_rows), sheet.where)
+                shards[silo][name] = Shard(sheet.ids[own_rows], x, y)
     return Placement.of(shards)

@@ -1,4 +1,4 @@
-"""Which columns there are, and of which kind: the same at all clients of a silo."""
+"""Names and kinds of columns. They must be the same at all clients of a silo."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 import numpy as np
 
 from ...core.errors import DataError, SettingError, nearest
-from .columns import Kind, Table, Words, as_floats, as_words, is_number, not_numbers
+from .columns import ColumnKind, Table, TextColumn, as_floats, as_text, is_number, not_numbers
 from .files import Sheet
 
 Sheets = Mapping[str, Mapping[str, Sheet]]  # {silo: {client: file}}
 
 
 def silos_with(sheets: Sheets, column: str, what: str) -> list[str]:
-    """The silos all of whose files have a column; an error if there are none, or if only some
-    files of a silo have it."""
-    found = []
+    """The silos that have a column. An error if there are none, or if only some files of a silo
+    have it."""
+    silos = []
     for silo, clients in sheets.items():
         without = [name for name, sheet in clients.items() if column not in sheet.names]
         if without and len(without) < len(clients):
@@ -27,20 +27,22 @@ def silos_with(sheets: Sheets, column: str, what: str) -> list[str]:
                 "clients of a silo must have it, or none"
             )
         if not without:
-            found.append(silo)
-    if not found:
+            silos.append(silo)
+    if not silos:
         hint = nearest(column, _all_names(sheets))
         raise DataError(f"no silo has the {what} column {column!r}{hint}")
-    return found
+    return silos
 
 
 def _all_names(sheets: Sheets) -> set[str]:
-    return {name for clients in sheets.values() for one in clients.values() for name in one.names}
+    return {
+        name for clients in sheets.values() for sheet in clients.values() for name in sheet.names
+    }
 
 
 def check_schema(silo: str, clients: Mapping[str, Sheet], drop: Collection[str]) -> None:
-    """But for dropped ones, all files of a silo must have the columns that most of them have, in
-    any order."""
+    """Refuse a file whose columns, without dropped ones, differ from those of most files of its
+    silo. Their order does not matter."""
     have = {client: set(sheet.names).difference(drop) for client, sheet in clients.items()}
     (usual, _), *_ = Counter(map(frozenset, have.values())).most_common(1)
     for client, sheet in clients.items():
@@ -64,7 +66,7 @@ def features_of(
     categories: Sequence[str],
     drop: Sequence[str],
 ) -> dict[str, list[str]]:
-    """The columns of each silo to learn from, in the order of its first file."""
+    """The feature columns of each silo, in the order of its first file."""
     known = _all_names(sheets) - special
     given = {"numbers": numbers, "categories": categories, "drop": drop}
     taken: dict[str, str] = {}
@@ -84,17 +86,19 @@ def kinds_of(
     names: Iterable[str],
     numbers: Collection[str],
     categories: Collection[str],
-) -> dict[str, Kind]:
-    """Whether each column is numbers or text, the same at all clients of a silo; `numbers` and
-    `categories` are so whatever they look like."""
-    kinds: dict[str, Kind] = {}
+) -> dict[str, ColumnKind]:
+    """Whether each column of a silo is numbers or text. `numbers` and `categories` name columns
+    whose kind the user has set."""
+    kinds: dict[str, ColumnKind] = {}
     for name in names:
         if name in numbers or name in categories:
             kinds[name] = "number" if name in numbers else "text"
             continue
-        held = {client: sheet.columns[name] for client, sheet in clients.items()}
-        wordy = {c: cells.values for c, cells in held.items() if isinstance(cells.values, Words)}
-        counted = [c for c, cells in held.items() if cells.kind in ("number", "flag")]
+        cells_of = {client: sheet.columns[name] for client, sheet in clients.items()}
+        wordy = {
+            c: cells.values for c, cells in cells_of.items() if isinstance(cells.values, TextColumn)
+        }
+        counted = [c for c, cells in cells_of.items() if cells.kind in ("number", "flag")]
         kinds[name] = "text" if wordy else "number"
         if not wordy or not (counted or _mostly_numbers(wordy.values())):
             continue
@@ -109,21 +113,21 @@ def kinds_of(
     return kinds
 
 
-def _mostly_numbers(columns: Iterable[Words]) -> bool:
-    """Whether a column of text looks like numbers with slips in it."""
-    seen = looks = 0
+def _mostly_numbers(columns: Iterable[TextColumn]) -> bool:
+    """Whether most cells of a text column are numbers: the others are probably mistakes."""
+    seen = numeric_cells = 0
     for words in columns:
         numeric = [is_number(name.replace(",", ".")) for name in words.names]
         seen += int((words.codes >= 0).sum())
-        looks += int(np.array([*numeric, False])[words.codes].sum())
-    return 2 * looks > seen
+        numeric_cells += int(np.array([*numeric, False])[words.codes].sum())
+    return 2 * numeric_cells > seen
 
 
-def table_of(sheet: Sheet, kinds: Mapping[str, Kind]) -> Table:
-    """A client's columns, each of the kind it has in its silo."""
+def table_of(sheet: Sheet, kinds: Mapping[str, ColumnKind]) -> Table:
+    """A client's columns, converted to their kinds in the silo."""
     table = {}
     for name, kind in kinds.items():
         values = sheet.columns[name].values
         where = f"{sheet.where}: {sheet.path.name}, column {name!r}"
-        table[name] = as_words(values) if kind == "text" else as_floats(values, where)
+        table[name] = as_text(values) if kind == "text" else as_floats(values, where)
     return table

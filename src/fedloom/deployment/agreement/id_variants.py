@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ...core.topology import Client
-from ...data.tables.id_forms import FORMS, forms_of, gains, in_all, once
+from ...data.tables.id_forms import FORMS, count_in_all, extra_matches, forms_of, unique_forms
 from ...data.tables.id_overlap import Overlap
 
 SHORT = 8  # bytes: chance matches among a million rows are one in many millions
@@ -39,14 +39,16 @@ def variants_of(ids: Sequence[str], salt: str) -> dict[str, Tensor]:
 def of_silo(clients: Sequence[Variants]) -> dict[str, Tensor]:
     """Those that one client has."""
     return {
-        form.name: _stacked(sorted(once(map(_each, (held[form.name] for held in clients)))))
+        form.name: _stacked(sorted(unique_forms(map(_each, (held[form.name] for held in clients)))))
         for form in FORMS
     }
 
 
 def more_of(silos: Sequence[Variants]) -> dict[str, int]:
     """{condition: how many more ids would match}."""
-    return gains({form.name: in_all([_each(held[form.name])] for held in silos) for form in FORMS})
+    return extra_matches(
+        {form.name: count_in_all([_each(held[form.name])] for held in silos) for form in FORMS}
+    )
 
 
 def overlap_at(

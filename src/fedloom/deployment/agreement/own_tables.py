@@ -16,13 +16,14 @@ from torch import Tensor
 
 from ...config.runfile import RunFile
 from ...core.errors import DataError, SettingError
+from ...core.rng import Ints
 from ...core.topology import Client, title
 from ...data.labels import Target, find_target, has_label, refuse_text
-from ...data.tables.columns import Cells, Ints, Kind, Table, Words, is_number, take
-from ...data.tables.common_rows import drawn
-from ...data.tables.files import Wanted, read_sheet
+from ...data.tables.columns import Cells, ColumnKind, Table, TextColumn, is_number, take
+from ...data.tables.common_rows import split_by_hash
+from ...data.tables.files import ReadOptions, read_sheet
 from ...data.tables.id_overlap import Overlap
-from ...data.tables.prepare import Categories, Numbers, SiloPreparation, Summary, fit
+from ...data.tables.prepare import CategorySummary, NumberSummary, SiloPreparation, Summary, fit
 from ...data.tables.schema import table_of
 from .id_variants import variants_of
 
@@ -66,7 +67,7 @@ class OwnTable:
     def __init__(self, path: Path, salt: str, me: Client, settings: Settings):
         given, self._me, self._salt = settings, me, salt
         text, drop = frozenset(given.categories), frozenset(given.drop) - {given.label}
-        wanted = Wanted(given.id, text, drop, salt=salt)
+        wanted = ReadOptions(given.id, text, drop, salt=salt)
         self._sheet = read_sheet(path, title(me), wanted)
         ids = self._sheet.ids
         if len(set(ids.tolist())) < len(ids):
@@ -102,12 +103,12 @@ class OwnTable:
             return None
         cells = self._labels
         mine = take(cells.values, self._rows[common.numpy().astype(bool)])
-        if isinstance(mine, Words):
+        if isinstance(mine, TextColumn):
             used = [mine.names[code] for code in np.unique(mine.codes).tolist() if code >= 0]
             return {"kind": cells.kind, "text": used}
         return {"kind": cells.kind, "numbers": np.unique(mine).tolist()}
 
-    def summary(self, kinds: Mapping[str, Kind], numbers: Tensor) -> dict[str, Any]:
+    def summary(self, kinds: Mapping[str, ColumnKind], numbers: Tensor) -> dict[str, Any]:
         """Of the training rows, column by column."""
         used = self._rows[numbers.numpy() >= 0]
         table = {name: take(column, used) for name, column in self._table(kinds).items()}
@@ -115,7 +116,7 @@ class OwnTable:
 
     def rows(
         self,
-        kinds: Mapping[str, Kind],
+        kinds: Mapping[str, ColumnKind],
         numbers: Tensor,
         preparation: SiloPreparation,
         target: Target,
@@ -130,20 +131,20 @@ class OwnTable:
             y = target.encode(Cells(self._labels.kind, take(self._labels.values, used)), where)
         return numbers[torch.from_numpy(place)], x, y
 
-    def _table(self, kinds: Mapping[str, Kind]) -> Table:
+    def _table(self, kinds: Mapping[str, ColumnKind]) -> Table:
         return table_of(self._sheet, kinds)
 
 
 def _look(cells: Cells) -> list[Any]:
     """Of what kind a column is; of text, how many cells, and how many look like numbers."""
-    if not isinstance(cells.values, Words):
+    if not isinstance(cells.values, TextColumn):
         return [cells.kind, 0, 0]
     words = cells.values
     numeric = np.array([*(is_number(name.replace(",", ".")) for name in words.names), False])
     return ["text", int((words.codes >= 0).sum()), int(numeric[words.codes].sum())]
 
 
-def kinds_of(silo: str, told: Mapping[Client, Any], settings: Settings) -> dict[str, Kind]:
+def kinds_of(silo: str, told: Mapping[Client, Any], settings: Settings) -> dict[str, ColumnKind]:
     """Whether each column of a silo is numbers or text, from what its clients tell."""
     first, *others = told
     names = list(told[first]["features"])
@@ -156,7 +157,7 @@ def kinds_of(silo: str, told: Mapping[Client, Any], settings: Settings) -> dict[
             raise DataError(
                 f"silo {silo}: of clients {first.name} and {other.name}, one has labels"
             )
-    kinds: dict[str, Kind] = {}
+    kinds: dict[str, ColumnKind] = {}
     for name in names:
         looks = [mine["features"][name] for mine in told.values()]
         wordy = any(kind == "text" for kind, _, _ in looks)
@@ -187,7 +188,7 @@ def rows_of(
                 told = f"{title(holders[one])} and {title(client)}"
                 raise DataError(f"{told} have rows of the same ids; keep each at one of them")
     common = sorted(set(holders).intersection(*(each_hash(ids) for ids in others)))
-    testing = drawn((one.hex() for one in common), test)
+    testing = split_by_hash((one.hex() for one in common), test)
     train = [one for one, held_back in zip(common, testing.tolist(), strict=True) if not held_back]
     number, known = {one: k for k, one in enumerate(train)}, set(common)
     return len(train), {
@@ -219,7 +220,12 @@ def each_hash(ids: Tensor) -> list[bytes]:
 def fitted(silo: str, told: Sequence[Mapping[str, Any]], rare: int) -> SiloPreparation:
     """A silo's preparation from its clients' summaries."""
     summaries = [
-        Summary({n: Categories(**c) if "counts" in c else Numbers(**c) for n, c in one.items()})
+        Summary(
+            {
+                n: CategorySummary(**c) if "counts" in c else NumberSummary(**c)
+                for n, c in one.items()
+            }
+        )
         for one in told
     ]
     made, _ = fit(silo, reduce(add, summaries), rare)
@@ -235,7 +241,7 @@ def target_of(settings: Settings, told: Mapping[Client, Any]) -> Target:
     held = {}
     for client, mine in told.items():
         if "text" in mine:
-            words = Words(tuple(mine["text"]), np.arange(len(mine["text"])))
+            words = TextColumn(tuple(mine["text"]), np.arange(len(mine["text"])))
             held[client] = Cells(mine["kind"], words)
         else:
             held[client] = Cells(mine["kind"], np.array(mine["numbers"], dtype=np.float64))

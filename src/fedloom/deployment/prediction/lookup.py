@@ -19,8 +19,8 @@ from torch import Tensor
 from ...config.runfile import RunFile
 from ...core.errors import DataError, SettingError
 from ...core.topology import Client, Party, title
-from ...data.tables.columns import Kind, take
-from ...data.tables.files import Sheet, Wanted, hashed, read_sheet
+from ...data.tables.columns import ColumnKind, take
+from ...data.tables.files import ReadOptions, Sheet, hashed, read_sheet
 from ...data.tables.prepare import OneHot, Preparation
 from ...data.tables.schema import table_of
 from ..agreement.agreement import Agreement
@@ -63,7 +63,7 @@ class Names:
 
     def asked(self, path: Path, me: Party) -> list[str]:
         """The ids in a CSV or Parquet file, in their order."""
-        sheet = read_sheet(path, title(me), Wanted(self.column, only=frozenset()))
+        sheet = read_sheet(path, title(me), ReadOptions(self.column, only=frozenset()))
         ids: list[str] = sheet.ids.tolist()
         if not ids:
             raise DataError(f"{title(me)}: {path} asks for no rows")
@@ -98,11 +98,11 @@ class OwnRows:
         needed = {step.name for step in self._silo.steps}
         text = frozenset(step.name for step in self._silo.steps if isinstance(step, OneHot))
         path = Path(own.party.table)
-        wanted = Wanted(names.column, text, only=frozenset(needed), salt=names.salt)
+        wanted = ReadOptions(names.column, text, only=frozenset(needed), salt=names.salt)
         sheet = read_sheet(path, title(me), wanted)
         _once(sheet.ids.tolist(), f"{title(me)}: {path}")
         self._silo.check(sheet.names, f"{title(me)}: {path.name}")
-        kinds: dict[str, Kind] = {n: "text" if n in text else "number" for n in needed}
+        kinds: dict[str, ColumnKind] = {n: "text" if n in text else "number" for n in needed}
         self._table = table_of(sheet, kinds)
         self._sheet = sheet
 
