@@ -3,7 +3,7 @@
 import pytest
 
 from fedloom.core.errors import DataError, SettingError
-from fedloom.data.tables.id_forms import FORMS, forms_of, in_all
+from fedloom.data.tables.id_forms import FORMS, count_in_all, forms_of
 from fedloom.data.tables.id_overlap import Overlap
 from fedloom.data.tables.prepare import Preparation
 from fedloom.data.tables.read import read_rows, read_tables
@@ -50,7 +50,9 @@ def test_what_stays_different(name, one, other):
 
 def test_a_form_of_several_ids_says_nothing():
     assert forms_of(["7", "07", "8", "-"], FORM["together"]) == ["8"]
-    assert in_all([[["a", "b"], ["b", "c"]], [["a", "b", "c", "d"]]]) == 2  # b is at two clients
+    assert (
+        count_in_all([[["a", "b"], ["b", "c"]], [["a", "b", "c", "d"]]]) == 2
+    )  # b is at two clients
 
 
 def people(start, stop, write="P{:05d}", more=""):

@@ -13,7 +13,7 @@ from fedloom import Run, Task, TDCDPrivateLabels, linear
 from fedloom.core.errors import DataError, SettingError
 from fedloom.data.labels import Target
 from fedloom.data.tables.columns import Cells, TextColumn
-from fedloom.data.tables.common_rows import drawn
+from fedloom.data.tables.common_rows import split_by_hash
 from fedloom.data.tables.files import hashed
 from fedloom.data.tables.prepare import Preparation
 from fedloom.data.tables.read import read_rows, read_tables
@@ -175,7 +175,7 @@ def test_a_share_is_drawn_alike_in_every_silo_and_fitting_sees_training_rows_onl
 
 def test_the_rows_for_testing_stay_the_same():
     """In every version: a model is judged on rows that it was not trained on."""
-    found = [one for one, test in enumerate(drawn(map(str, range(40)), 0.25)) if test]
+    found = [one for one, test in enumerate(split_by_hash(map(str, range(40)), 0.25)) if test]
     assert found == [0, 1, 6, 13, 15, 16, 19, 21, 29, 30, 33, 35]
 
 

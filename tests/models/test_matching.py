@@ -56,9 +56,11 @@ def objective(whole, nets, maps):
     mean = average(whole, nets, maps, inputs_of(nets))
     total = 0.0
     for name, net in nets.items():
-        mine = project(mean, net.inputs, maps[name])
-        total += sum(((a - b) ** 2).sum() for a, b in zip(net.weights, mine.weights, strict=True))
-        total += ((net.biases[0] - mine.biases[0]) ** 2).sum()
+        projected = project(mean, net.inputs, maps[name])
+        total += sum(
+            ((a - b) ** 2).sum() for a, b in zip(net.weights, projected.weights, strict=True)
+        )
+        total += ((net.biases[0] - projected.biases[0]) ** 2).sum()
     return total
 
 
@@ -71,10 +73,10 @@ def test_permuted_copies_are_aligned_exactly(seed, layers, more):
     original = perceptron(rng, 5, hidden, 3)
     whole = perceptron(rng, 5, [width + more for width in hidden], 3)
     nets = {str(k): shuffled(rng, original) for k in range(4)}
-    found = match(whole, nets, dict.fromkeys(nets, identity(hidden)), sweeps=3)
-    mean = average(whole, nets, found.maps, inputs_of(nets))
+    matched = match(whole, nets, dict.fromkeys(nets, identity(hidden)), sweeps=3)
+    mean = average(whole, nets, matched.maps, inputs_of(nets))
     for name, net in nets.items():
-        assert apart(project(mean, net.inputs, found.maps[name]), net) <= 1e-14
+        assert apart(project(mean, net.inputs, matched.maps[name]), net) <= 1e-14
     x = rng.normal(size=(7, 5))
     assert np.abs(run(mean, x) - run(original, x)).max() <= 1e-12
 
@@ -90,14 +92,14 @@ def test_the_objective_never_rises(seed, layers, more, price):
         inputs = rng.permutation(6)[: rng.integers(1, 7)]
         nets[str(k)] = perceptron(rng, inputs, [int(rng.integers(1, w + 1)) for w in wide], 2)
     maps = {name: identity([len(b) for b in net.biases[:-1]]) for name, net in nets.items()}
-    found = match(whole, nets, maps, 4, price)
-    for sweeps in found.objective:
+    matched = match(whole, nets, maps, 4, price)
+    for sweeps in matched.objective:
         assert 1 <= len(sweeps) <= 4
         for values in sweeps:
             assert all(b <= a + 1e-9 for a, b in itertools.pairwise(values))
-        for before, after in itertools.pairwise(sweeps):  # told again from scratch
+        for before, after in itertools.pairwise(sweeps):  # computed again
             assert after[0] == pytest.approx(before[-1], abs=1e-9)
-    for pi in found.maps.values():
+    for pi in matched.maps.values():
         for places, width in zip(pi, whole.biases[:-1], strict=True):
             assert len(set(places)) == len(places)
             assert 0 <= min(places) <= max(places) < len(width)
@@ -111,9 +113,9 @@ def test_the_objective_is_the_distance_of_the_networks(seed, width):
     whole = perceptron(rng, 6, [width], 2)
     views = ([0, 1, 2, 3], [2, 3, 4, 5], [0, 1, 4, 5])
     nets = {str(k): perceptron(rng, views[k], [width], 2) for k in range(3)}
-    found = match(whole, nets, dict.fromkeys(nets, identity([width])), 3, price=0.0)
-    last = found.objective[0][-1][-1]
-    assert last == pytest.approx(objective(whole, nets, found.maps), rel=1e-9)
+    matched = match(whole, nets, dict.fromkeys(nets, identity([width])), 3, price=0.0)
+    last = matched.objective[0][-1][-1]
+    assert last == pytest.approx(objective(whole, nets, matched.maps), rel=1e-9)
 
 
 def test_two_networks_are_matched_as_well_as_can_be():
@@ -122,12 +124,12 @@ def test_two_networks_are_matched_as_well_as_can_be():
         rng = np.random.default_rng(seed)
         whole = perceptron(rng, 4, [5], 2)
         nets = {"a": perceptron(rng, 4, [5], 2), "b": perceptron(rng, 4, [5], 2)}
-        found = match(whole, nets, dict.fromkeys(nets, identity([5])), 2)
+        matched = match(whole, nets, dict.fromkeys(nets, identity([5])), 2)
         best = min(
             objective(whole, nets, {"a": identity([5])} | {"b": (np.array(order),)})
             for order in itertools.permutations(range(5))
         )
-        assert objective(whole, nets, found.maps) == pytest.approx(best, rel=1e-12)
+        assert objective(whole, nets, matched.maps) == pytest.approx(best, rel=1e-12)
 
 
 @settings(max_examples=40, deadline=None)
@@ -139,10 +141,10 @@ def test_neither_names_nor_order_matter(seed):
     nets = {str(k): perceptron(rng, 4, [int(rng.integers(3, 7))], 3) for k in range(4)}
     maps = {name: identity([len(net.biases[0])]) for name, net in nets.items()}
     other = {f"renamed {name}": nets[name] for name in reversed(nets)}
-    mine = match(whole, nets, maps, 3)
-    theirs = match(whole, other, {f"renamed {name}": maps[name] for name in maps}, 3)
-    for name, pi in mine.maps.items():
-        assert np.array_equal(pi[0], theirs.maps[f"renamed {name}"][0])
+    first = match(whole, nets, maps, 3)
+    second = match(whole, other, {f"renamed {name}": maps[name] for name in maps}, 3)
+    for name, pi in first.maps.items():
+        assert np.array_equal(pi[0], second.maps[f"renamed {name}"][0])
 
 
 @settings(max_examples=40, deadline=None)
@@ -155,8 +157,8 @@ def test_what_is_matched_already_stays(seed, case):
     maps = {str(k): (rng.permutation(7)[:width],) for k in range(3)}
     inputs = np.arange(4)
     nets = {name: project(whole, inputs, pi) for name, pi in maps.items()}
-    found = match(whole, nets, maps, 3, price)
-    assert all(np.array_equal(found.maps[name][0], maps[name][0]) for name in maps)
+    matched = match(whole, nets, maps, 3, price)
+    assert all(np.array_equal(matched.maps[name][0], maps[name][0]) for name in maps)
 
 
 def test_a_price_makes_neurons_share():
@@ -177,8 +179,8 @@ def test_a_price_makes_neurons_share():
             name: Neurons(np.c_[net.weights[0], net.biases[0]], np.arange(7))
             for name, net in nets.items()
         }
-        found, _ = match_layer(neurons, start, (12, 7), 4, price)
-        return len(set(np.concatenate(list(found.values()))))
+        places, _ = match_layer(neurons, start, (12, 7), 4, price)
+        return len(set(np.concatenate(list(places.values()))))
 
     assert used(0.0) == 12
     assert used(0.5) == 4
@@ -187,21 +189,21 @@ def test_a_price_makes_neurons_share():
 def test_the_worst_fitting_client_is_visited_first():
     """Of five copies one is out of place; when it was visited there is nothing left to do."""
     rows = np.random.default_rng(2).normal(size=(4, 3))
-    each = {name: Neurons(rows, np.arange(3)) for name in "abcyz"}
-    start = dict.fromkeys(each, np.arange(4)) | {"y": np.array([2, 0, 3, 1])}
-    found, ((before, *after), _) = match_layer(each, start, (4, 3), 2, 0.0)
+    neurons = {name: Neurons(rows, np.arange(3)) for name in "abcyz"}
+    start = dict.fromkeys(neurons, np.arange(4)) | {"y": np.array([2, 0, 3, 1])}
+    ended, ((before, *after), _) = match_layer(neurons, start, (4, 3), 2, 0.0)
     assert before > 1
     assert after == pytest.approx([0.0] * 5, abs=1e-12)
-    assert all(np.array_equal(places, np.arange(4)) for places in found.values())
+    assert all(np.array_equal(places, np.arange(4)) for places in ended.values())
 
 
 def test_the_price_is_in_mean_squared_lengths_of_neurons():
     """For each global neuron in use."""
     rng = np.random.default_rng(1)
-    each = {str(k): Neurons(rng.normal(size=(3, 4)), np.arange(4)) for k in range(5)}
-    start = {name: rng.permutation(6)[:3] for name in each}
-    free, dear = (match_layer(each, start, (6, 4), 1, price)[1][0][0] for price in (0.0, 0.7))
-    length = np.mean([(mine.rows**2).sum(1).mean() for mine in each.values()])
+    neurons = {str(k): Neurons(rng.normal(size=(3, 4)), np.arange(4)) for k in range(5)}
+    start = {name: rng.permutation(6)[:3] for name in neurons}
+    free, dear = (match_layer(neurons, start, (6, 4), 1, price)[1][0][0] for price in (0.0, 0.7))
+    length = np.mean([(own.rows**2).sum(1).mean() for own in neurons.values()])
     used = len(set(np.concatenate(list(start.values()))))
     assert dear - free == pytest.approx(0.7 * length * used)
 
@@ -227,10 +229,10 @@ def test_the_mean_is_over_those_who_have_a_number():
 @given(SEEDS)
 def test_costs_are_those_of_a_loop(seed):
     rng = np.random.default_rng(seed)
-    mine = Neurons(rng.normal(size=(3, 2)), np.array([0, 2]))
+    own = Neurons(rng.normal(size=(3, 2)), np.array([0, 2]))
     theirs = rng.normal(size=(4, 3))
-    slow = [[((x - y[mine.at]) ** 2).sum() for y in theirs] for x in mine.rows]
-    assert np.abs(distances(mine, theirs) - slow).max() <= 1e-12
+    slow = [[((x - y[own.at]) ** 2).sum() for y in theirs] for x in own.rows]
+    assert np.abs(distances(own, theirs) - slow).max() <= 1e-12
     costs = rng.random((3, 5))
     now = rng.permutation(5)[:3]
     best = min(

@@ -298,13 +298,13 @@ class Standardised(nn.Module):
 def test_a_client_without_rows_is_no_trouble_to_any_model():
     x = {"a": torch.randn(12, 4)}
     rows = partition(x, torch.arange(12) % 2, {"a": [1, 1, 0]})
-    found = [
+    scores = [
         Run(TDCD(batch=6), Task({"a": Standardised}, "cross-entropy"), rows, engine=engine)
         .fit(3)
         .predict()
         for engine in ("stacked", "reference")
     ]
-    assert torch.allclose(*found, atol=1e-5)
+    assert torch.allclose(*scores, atol=1e-5)
 
 
 @pytest.mark.parametrize("engine", ["stacked", "reference"])

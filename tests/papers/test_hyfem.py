@@ -18,7 +18,7 @@ from fedloom.data.partition.views import (
     HYFEM_CLASSES,
     HYFEM_VIEWS,
     class_view_cut,
-    only,
+    masked_to,
     small_set,
     unused_cells,
 )
@@ -228,7 +228,7 @@ def test_both_accuracies_are_recorded():
     assert last["accuracy"] == pytest.approx(float((scores.argmax(1) == y).float().mean()))
     hits = []
     for name, mine in views.items():
-        own = part.embed(thetas, only(x, mine).float())
+        own = part.embed(thetas, masked_to(x, mine).float())
         assert torch.allclose(run.predict(run.test, client=name), own, atol=1e-5)
         hits.append(float((own.argmax(1) == y).float().mean()))
     assert last["local_accuracy"] == pytest.approx(sum(hits) / 3)
@@ -256,7 +256,7 @@ def test_prediction_from_partial_views():
     """The global model takes what there is; a client's own model looks at nothing else."""
     run = learned({"a": [0, 1], "b": [1, 2]}, {"a": [0, 1, 2], "b": [0, 1, 2]})
     test, whole = run.test, run.predict(run.test)
-    partial = replace(test, x={"views": only(test.x["views"], [1, 2])})
+    partial = replace(test, x={"views": masked_to(test.x["views"], [1, 2])})
     assert not torch.allclose(run.predict(partial), whole)
     assert run.evaluate(partial)["accuracy"] > 0.6
     assert torch.equal(run.predict(partial, client="b"), run.predict(test, client="b"))

@@ -32,7 +32,7 @@ from ..data.placement import Placement
 from ..fabric.kinds import Kind
 from ..fabric.verbs import Fabric
 from ..models.block import Params
-from ..models.task import Part, Task, Theta, one_head, two_parts
+from ..models.task import Part, Task, Theta, join_head, split_head
 from . import local
 from .central import Parts, to_all
 from .contract import Step
@@ -178,16 +178,16 @@ class SplitNNU(SplitNN):
     def blocks(self, fed: Fabric, state: Any) -> dict[str, Theta]:
         """With the whole head, where both the server and the label silo's hub are hosted."""
         middle = fed.read(state.middle).get(SERVER, {})
-        head = one_head(middle, fed.read(state.top).get(self.holder(fed), {}))
+        head = join_head(middle, fed.read(state.top).get(self.holder(fed), {}))
         return {silo: Theta(theta.block, head) for silo, theta in fed.read(state.theta).items()}
 
 
 def initial_middle(parts: Parts, streams: Streams) -> Params:
-    return two_parts(next(iter(parts.values())).initial(streams).head)[0]
+    return split_head(next(iter(parts.values())).initial(streams).head)[0]
 
 
 def initial_last(part: Part, streams: Streams) -> Params:
-    return two_parts(part.initial(streams).head)[1]
+    return split_head(part.initial(streams).head)[1]
 
 
 def with_last(part: Part) -> Part:

@@ -1,5 +1,5 @@
-"""What is learned: a block for each silo, how embeddings are joined, the loss; and the library of
-the papers' models. A block is a pure function of its parameters.
+"""Models: a block for each silo, the head over their embeddings, the loss; the papers' models; and
+checks that a module can be trained here. A block is a pure function of its parameters.
 
 May import: core, data.
 """

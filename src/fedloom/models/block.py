@@ -20,16 +20,17 @@ Source = nn.Module | Callable[[], nn.Module]
 
 
 class First(NamedTuple):
-    """A first layer: the name of its weights, and whether a row becomes one long row before it."""
+    """A linear first layer: the name of its weights, and whether rows are flattened before it."""
 
     weights: str
     flattens: bool
 
 
 class Block:
-    """A module given as such (its weights are where training starts) or as a function that makes
-    one (its weights are drawn from the run's seed). Buffers, and parameters that do not require a
-    gradient, are constants."""
+    """A module, or a function that makes one.
+
+    Training starts from the weights of a module; the weights of a made one are drawn from the run's
+    seed. Buffers, and parameters that do not require a gradient, are constants."""
 
     def __init__(self, source: Source):
         if not isinstance(source, nn.Module) and not callable(source):
@@ -42,19 +43,19 @@ class Block:
         recurrent = (nn.RNNBase, nn.RNNCellBase)
         self.loop_only = any(isinstance(layer, recurrent) for layer in self.module.modules())
         self._home = threading.get_ident()
-        self._others: dict[int, nn.Module] = {}
+        self._copies: dict[int, nn.Module] = {}  # of other threads
 
     @property
     def origin(self) -> Hashable:
-        """What the module was made from: equal for blocks that are alike."""
+        """What the module was made from: equal for equal blocks."""
         if isinstance(self._make, partial):
             return (self._make.func, str(self._make.args), str(self._make.keywords))
         return self._make or id(self)
 
     @cached_property
     def first(self) -> First | None:
-        """The linear layer that rows come to first, if the module is nn.Linear, or a Sequential
-        that begins with one, or with nn.Flatten and one."""
+        """The first layer, if it is linear: of an nn.Linear, or an nn.Sequential that begins with
+        one (perhaps after nn.Flatten)."""
         layers, hooks = [("", self.module)], [self.module._forward_pre_hooks]
         if type(self.module) is nn.Sequential:
             layers = [(f"{at}.", layer) for at, layer in self.module.named_children()]
@@ -62,8 +63,8 @@ class Block:
         where, layer = layers[flattens] if len(layers) > flattens else ("", None)
         if type(layer) is not nn.Linear:
             return None
-        for one in (layers[0][1], layer):
-            hooks += [one._forward_hooks, one._forward_pre_hooks]
+        for entry_layer in (layers[0][1], layer):
+            hooks += [entry_layer._forward_hooks, entry_layer._forward_pre_hooks]
         name = f"{where}weight"
         elsewhere = len(_spots(self.module).get(name, ())) != 1
         if elsewhere or any(hooks) or not layer.weight.requires_grad:
@@ -80,31 +81,31 @@ class Block:
         }
 
     def to(self, dtype: torch.dtype, device: torch.device) -> Block:
-        """The same block with its buffers there."""
+        """A copy of the block with this dtype, on this device."""
         moved = copy.copy(self)
         moved.module = copy.deepcopy(self.module).to(dtype=dtype, device=device)
-        moved._home, moved._others = threading.get_ident(), {}
+        moved._home, moved._copies = threading.get_ident(), {}
         return moved
 
-    def _mine(self) -> nn.Module:
-        """The module, or this thread's copy of it: while it is called, it holds the parameters."""
+    def _of_thread(self) -> nn.Module:
+        """This thread's copy of the module: a module contains the parameters while it is called."""
         thread = threading.get_ident()
         if thread == self._home:
             return self.module
-        if thread not in self._others:
-            self._others[thread] = copy.deepcopy(self.module)
-        return self._others[thread]
+        if thread not in self._copies:
+            self._copies[thread] = copy.deepcopy(self.module)
+        return self._copies[thread]
 
     def __call__(self, params: Params, x: Tensor, *more: Any) -> Tensor:
-        """h of every row; `more`: what else a module's forward takes, as constants."""
-        if self.loop_only and x.is_cuda:  # cuDNN wants pointers that torch.func's tensors lack
+        """h of every row. `more`: further arguments of the module's forward, as constants."""
+        if self.loop_only and x.is_cuda:  # cuDNN needs pointers that torch.func's tensors lack
             with torch.backends.cudnn.flags(enabled=False):
                 return _as_given(self._called(params, x, *more), params)
         return _as_given(self._called(params, x, *more), params)
 
     def _called(self, params: Params, *args: Any) -> Tensor:
-        """torch.func.functional_call, with the places of the parameters looked up once."""
-        module = self._mine()
+        """As torch.func.functional_call, but it finds the places of parameters only once."""
+        module = self._of_thread()
         if module not in _known:
             _known[module] = _spots(module)
         known = _known[module]
@@ -119,7 +120,7 @@ class Block:
                 at[own] = value
 
     def with_params(self, params: Params) -> nn.Module:
-        """A module of its own that holds these parameters (Remark 1: a hub exports its block)."""
+        """A new module with these parameters (Remark 1: a hub exports its block)."""
         module = copy.deepcopy(self.module)
         with torch.no_grad():
             for name, value in module.named_parameters():
@@ -129,7 +130,7 @@ class Block:
 
 
 def _flattens(layer: nn.Module) -> bool:
-    """Whether it makes one long row of each."""
+    """Whether a layer flattens rows."""
     return type(layer) is nn.Flatten and (layer.start_dim, layer.end_dim) == (1, -1)
 
 
@@ -138,7 +139,7 @@ _known: WeakKeyDictionary[nn.Module, Spots] = WeakKeyDictionary()
 
 
 def _spots(module: nn.Module) -> Spots:
-    """Where each parameter stands in a module: in more than one place if layers share it."""
+    """The places of each parameter in a module: several if layers share it."""
     places: dict[int, list[tuple[dict[str, Any], str]]] = {}
     for layer in module.modules():
         for own, value in layer._parameters.items():
@@ -147,13 +148,13 @@ def _spots(module: nn.Module) -> Spots:
 
 
 def _as_given(result: Tensor, params: Params) -> Tensor:
-    """In the precision of the parameters, also under torch.autocast."""
+    """The result in the precision of the parameters, also under torch.autocast."""
     for value in params.values():
         return result.to(value.dtype)
     return result
 
 
-_drawing = threading.Lock()  # modules draw their weights from torch's one global generator
+_drawing = threading.Lock()  # modules draw their weights from torch's global generator
 
 
 def _seeded(make: Callable[[], nn.Module], seed: int) -> nn.Module:
@@ -164,9 +165,9 @@ def _seeded(make: Callable[[], nn.Module], seed: int) -> nn.Module:
             module = make()
         except InputError:
             raise
-        except Exception as problem:  # anybody's function
-            told = f"{type(problem).__name__}: {problem}"
-            raise ModelError(f"the function that makes a block failed ({told})") from problem
+        except Exception as problem:  # the user's function may raise anything
+            reason = f"{type(problem).__name__}: {problem}"
+            raise ModelError(f"the function that makes a block failed ({reason})") from problem
         finally:
             torch.set_rng_state(state)
     if not isinstance(module, nn.Module):

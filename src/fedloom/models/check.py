@@ -1,9 +1,8 @@
-"""Can this module be trained by clients that each hold some of the rows?
+"""Checks whether a module can be trained by clients that each hold some of the rows.
 
-Two things are asked of a block. Its output for a row may depend on that row alone: clients hold
-different rows of one minibatch, and padding adds rows that mean nothing. And `torch.func.vmap` must
-be able to run it for many clients at once with the result of a plain loop (recurrent layers, which
-it cannot, are run in a plain loop). A module that fails is refused by the name of the layer at
+Its output for a row must depend on that row alone: clients hold different rows of a minibatch, and
+padding adds rows without meaning. And `torch.func.vmap` over clients must give the same result as a
+loop (recurrent layers, which vmap cannot run, are run in a loop). The error names the layer at
 fault.
 """
 
@@ -27,8 +26,7 @@ Fault = Callable[[nn.Module, Tensor], bool]
 
 
 def check_block(block: Block, x: Tensor, dtype: torch.dtype, where: str) -> int:
-    """Refuse a block that cannot be trained, on a few real rows; else tell the width of what it
-    gives."""
+    """Try a block on a few real rows. Returns the width of its output, or refuses the block."""
     module = block.module
     for name, parameter in module.named_parameters():
         if isinstance(parameter, UninitializedParameter):
@@ -36,14 +34,14 @@ def check_block(block: Block, x: Tensor, dtype: torch.dtype, where: str) -> int:
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise ModelError(f"{where}: the module has no parameters to train")
     for name, layer in module.named_modules():
-        _known_offender(f"{where}: layer {name or '(the module itself)'}", layer)
-    here = block.to(dtype, torch.device("cpu"))
+        _check_layer(f"{where}: layer {name or '(the module itself)'}", layer)
+    local = block.to(dtype, torch.device("cpu"))
     x = (x.to(dtype) if x.is_floating_point() else x)[torch.arange(3) % len(x)].clone()
-    params = {n: p.detach() for n, p in here.module.named_parameters() if p.requires_grad}
-    given = x.clone()
-    out = _run(here, params, given, where)
-    if not torch.equal(given, x):
-        layer = _first(here.module, x, _changes_input)
+    params = {n: p.detach() for n, p in local.module.named_parameters() if p.requires_grad}
+    passed = x.clone()
+    out = _run(local, params, passed, where)
+    if not torch.equal(passed, x):
+        layer = _first(local.module, x, _changes_input)
         raise ModelError(f"{where}: layer {layer} changes its input in place: use inplace=False")
     if out.ndim != 2 or out.shape[0] != len(x):
         raise ModelError(
@@ -52,25 +50,26 @@ def check_block(block: Block, x: Tensor, dtype: torch.dtype, where: str) -> int:
         )
     if not bool(torch.isfinite(out).all()):
         raise ModelError(f"{where}: the untrained module gives NaN or infinity for the first rows")
-    if _is_random(here.module, x):
-        layer = _first(here.module, x, _is_random)
+    if _is_random(local.module, x):
+        layer = _first(local.module, x, _is_random)
         raise ModelError(f"{where}: layer {layer} gives another result each time: {_EVAL}")
-    if _mixes_rows(here.module, x):
-        layer = _first(here.module, x, _mixes_rows)
+    if _mixes_rows(local.module, x):
+        layer = _first(local.module, x, _mixes_rows)
         raise ModelError(
             f"{where}: layer {layer} mixes rows: the result for one row changes with the others. "
-            "Use a layer that looks at one row at a time (GroupNorm or LayerNorm, not BatchNorm; "
+            "Use a layer that computes each row by itself (GroupNorm or LayerNorm, not BatchNorm; "
             "recurrent layers with batch_first=True)"
         )
-    if not block.loop_only and not _vmaps(here, params, x, where):
-        exact = block.to(torch.float64, torch.device("cpu"))  # was it only rounding?
+    if not block.loop_only and not _vmaps(local, params, x, where):
+        exact = block.to(torch.float64, torch.device("cpu"))  # perhaps they differ by rounding only
         doubles = {name: p.double() for name, p in params.items()}
         if not _vmaps(exact, doubles, x.double() if x.is_floating_point() else x, where):
             raise ModelError(f"{where}: torch.func.vmap over clients differs from a loop")
     return out.shape[1]
 
 
-def _known_offender(where: str, layer: nn.Module) -> None:
+def _check_layer(where: str, layer: nn.Module) -> None:
+    """Refuse BatchNorm and dropout in train mode."""
     kind = type(layer).__name__
     if isinstance(layer, _NormBase) and layer.track_running_stats and layer.training:
         raise ModelError(
@@ -100,14 +99,14 @@ def _run(block: Block, params: Params, x: Tensor, where: str) -> Tensor:
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
-    """Up to rounding, of which a sum of large numbers leaves more in its small ones."""
+    """Equal up to rounding, relative to the largest number."""
     tolerance = 1e-8 if a.dtype == torch.float64 else 1e-4
     largest = float(b.nan_to_num().abs().max()) if b.numel() else 0.0
     return torch.allclose(a, b, rtol=tolerance, atol=tolerance * max(1, largest), equal_nan=True)
 
 
 def _apply(layer: nn.Module, x: Tensor) -> Tensor | None:
-    """What a layer gives for rows, or the first part of it; None where that has no row axis."""
+    """A layer's output (the first, if several); None where it has no row axis."""
     with torch.no_grad():
         out = layer(x.clone())
     out = out[0] if isinstance(out, tuple) else out
@@ -116,10 +115,10 @@ def _apply(layer: nn.Module, x: Tensor) -> Tensor | None:
 
 
 def _changes_input(layer: nn.Module, x: Tensor) -> bool:
-    given = x.clone()
+    passed = x.clone()
     with torch.no_grad():
-        layer(given)
-    return not torch.equal(given, x)
+        layer(passed)
+    return not torch.equal(passed, x)
 
 
 def _is_random(layer: nn.Module, x: Tensor) -> bool:
@@ -132,7 +131,7 @@ def _equal(a: Tensor, b: Tensor) -> bool:
 
 
 def _mixes_rows(layer: nn.Module, x: Tensor) -> bool:
-    """Does any row's result change when it is alone, or when the order of rows is another?"""
+    """Whether any row's result changes when it is alone, or when rows are reordered."""
     out, turned = _apply(layer, x), _apply(layer, x.flip(0))
     if out is None or turned is None:
         return False
@@ -148,7 +147,7 @@ def _leaves(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _inputs(module: nn.Module, x: Tensor) -> dict[nn.Module, Tensor]:
-    """What each leaf is given when the module runs on x."""
+    """The input of each leaf layer when the module runs on x."""
     seen: dict[nn.Module, Tensor] = {}
 
     def remember(layer: nn.Module, args: tuple[object, ...]) -> None:
@@ -166,11 +165,11 @@ def _inputs(module: nn.Module, x: Tensor) -> dict[nn.Module, Tensor]:
 
 
 def _first(module: nn.Module, x: Tensor, at_fault: Fault) -> str:
-    """The first layer, in the order of running, of which this is true; else the module."""
+    """The name of the first layer, in order of execution, that is at fault; else the module."""
     names = {layer: name for name, layer in _leaves(module)}
-    for layer, given in _inputs(module, x).items():
+    for layer, inputs in _inputs(module, x).items():
         try:
-            if at_fault(layer, given):
+            if at_fault(layer, inputs):
                 return f"{names[layer]} ({type(layer).__name__})"
         except Exception:
             continue
@@ -178,7 +177,7 @@ def _first(module: nn.Module, x: Tensor, at_fault: Fault) -> str:
 
 
 def _vmaps(block: Block, params: Params, x: Tensor, where: str) -> bool:
-    """Whether vmap over clients gives what a loop gives; refuse what it cannot run at all."""
+    """Whether vmap over clients gives the same as a loop. Refuses a module that vmap cannot run."""
 
     def both(params: Params, x: Tensor) -> tuple[Tensor, Params]:
         return block(params, x), grad(lambda p: block(p, x).sum())(params)
@@ -186,9 +185,9 @@ def _vmaps(block: Block, params: Params, x: Tensor, where: str) -> bool:
     clients = [{name: p * (1 + 0.1 * k) for name, p in params.items()} for k in range(2)]
     stacked = {name: torch.stack([c[name] for c in clients]) for name in params}
     rows = torch.stack([x, x.flip(0)])
-    for mine, dims in ((clients, 0), ([params, params], None)):
+    for own_params, dims in ((clients, 0), ([params, params], None)):
         try:
-            found, slopes = vmap(both, (dims, 0))(stacked if dims == 0 else params, rows)
+            outputs, gradients = vmap(both, (dims, 0))(stacked if dims == 0 else params, rows)
         except Exception as problem:
             layer = _first(block.module, x, _not_vmappable)
             raise ModelError(
@@ -197,10 +196,10 @@ def _vmaps(block: Block, params: Params, x: Tensor, where: str) -> bool:
                 "in-place changes of its state or decisions that depend on the data"
             ) from problem
         for k in range(2):
-            wanted, slope = both(mine[k], rows[k])
-            if not _same(found[k], wanted):
+            wanted, gradient = both(own_params[k], rows[k])
+            if not _same(outputs[k], wanted):
                 return False
-            if not all(_same(slopes[n][k], slope[n]) for n in params):
+            if not all(_same(gradients[n][k], gradient[n]) for n in params):
                 return False
     return True
 

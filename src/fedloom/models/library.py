@@ -22,7 +22,7 @@ from .block import Source
 
 @dataclass(frozen=True)
 class Maker:
-    """A model by its name and settings: calling it makes the module, and it can be written down."""
+    """A model by its name and settings: calling it makes the module. It can be saved as JSON."""
 
     name: str
     settings: tuple[tuple[str, Any], ...]
@@ -32,14 +32,15 @@ class Maker:
         return self.build(**dict(self.settings))
 
     def describe(self) -> dict[str, Any]:
-        """`models[name](**settings)` makes it again; a module of the user's own is not told."""
-        return {"name": self.name, **{k: _told(v) for k, v in self.settings}}
+        """Name and settings, so that `models[name](**settings)` makes it again. The user's own
+        modules are left out."""
+        return {"name": self.name, **{k: _described(v) for k, v in self.settings}}
 
 
 @dataclass(frozen=True)
 class Registered:
-    """Makes modules of a registered model whose factory gives no Maker but a module, or a function
-    that makes one."""
+    """Makes modules of a registered model whose factory returns a module, or a function that makes
+    one, and not a Maker."""
 
     name: str
 
@@ -49,12 +50,12 @@ class Registered:
 
 
 def registered(name: str, settings: Mapping[str, Any]) -> Maker:
-    """The registered model `name` with these settings, all of them."""
+    """The registered model `name` with these settings."""
     made = models[name](**settings)
     return made if isinstance(made, Maker) else _maker(name, Registered(name), **settings)
 
 
-def _told(value: Any) -> Any:
+def _described(value: Any) -> Any:
     if isinstance(value, Maker):
         return value.describe()
     return None if callable(value) else value
@@ -64,16 +65,16 @@ def _maker(name: str, build: Callable[..., nn.Module], **settings: Any) -> Maker
     return Maker(name, tuple(settings.items()), build)
 
 
-IN_A_ROW = "in a row"  # not registered: a task makes it of its middle and its head
+IN_A_ROW = "in a row"  # not registered: a task joins its middle and its head
 
 
 def in_a_row(middle: Maker, last: Maker) -> Maker:
-    """Two models as one."""
+    """Two models in sequence."""
     return _maker(IN_A_ROW, both, middle=middle, last=last)
 
 
 def both(middle: Source, last: Source) -> nn.Module:
-    """Two modules as one; one that is given as such is copied."""
+    """Two modules in sequence. A module (not a function that makes one) is copied."""
     made = [copy.deepcopy(m) if isinstance(m, nn.Module) else m() for m in (middle, last)]
     return nn.Sequential(OrderedDict(zip(("middle", "last"), made, strict=True)))
 

@@ -15,12 +15,12 @@ from ..core.gradients import grad
 from ..core.registry import losses
 from ..data.dataset import Goal
 
-FEW = 16  # classes: numbers that a processor computes at once
+FEW = 16  # classes: the numbers in a vector register
 
 
 class Loss(ABC):
-    """A loss is summed and averaged elsewhere; here it is one number a row. `goal`: what a model
-    trained with it is for, which decides how it is judged."""
+    """A loss gives one number a row; sums and means are taken elsewhere. `goal`: the kind of
+    labels, which decides the metrics."""
 
     goal: ClassVar[Goal | None] = None
 
@@ -29,19 +29,19 @@ class Loss(ABC):
         """Loss of every row: [b, out], [b, ...] -> [b]."""
 
     def gradients(self, scores: Tensor, labels: Tensor) -> Tensor:
-        """Its derivative by the scores, row by row: [b, out], [b, ...] -> [b, out]."""
+        """Gradient with respect to the scores, row by row: [b, out], [b, ...] -> [b, out]."""
         return grad(lambda z: self.rows(z, labels).sum())(scores)
 
     @abstractmethod
     def labels(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
-        """Labels as this loss wants them, or a DataError."""
+        """Labels in the form that this loss needs, or a DataError."""
 
     @abstractmethod
     def check(self, width: int, labels: Tensor) -> None:
         """Refuse scores of this width for these labels."""
 
     def combine(self, scores: list[Tensor]) -> Tensor:
-        """One prediction from silos that trained alone: logits add up."""
+        """One prediction from silos that trained alone: the sum of their logits."""
         return torch.stack(scores).sum(0)
 
 
@@ -70,7 +70,7 @@ class Squared(Loss):
             )
 
     def combine(self, scores: list[Tensor]) -> Tensor:
-        """Each lone silo predicts the whole target, so the mean, not the sum."""
+        """The mean, not the sum: each silo predicts the whole target."""
         return torch.stack(scores).mean(0)
 
 
@@ -105,7 +105,7 @@ class CrossEntropy(Loss):
     goal = "classes"
 
     def rows(self, scores: Tensor, labels: Tensor) -> Tensor:
-        # as F.cross_entropy, by operations that are as fast for many clients at once
+        # F.cross_entropy, from operations that are fast under vmap
         of = torch.arange(scores.shape[-1], device=scores.device) == labels.unsqueeze(-1)
         if not _are_few(scores):
             return -torch.where(of, scores.log_softmax(-1), 0.0).sum(-1)
@@ -135,12 +135,12 @@ class CrossEntropy(Loss):
 
 
 def _are_few(scores: Tensor) -> bool:
-    """Whether there are so few classes that torch's own softmax, on a CPU, goes number by number:
-    up to seven times slower."""
+    """Whether there are so few classes that torch's softmax is not vectorised on a CPU, which is up
+    to seven times slower."""
     few = scores.shape[-1] < FEW and scores.dtype.itemsize >= 4
     return few and scores.device.type == "cpu"
 
 
 def _below(scores: Tensor) -> Tensor:
-    """How far scores are below a row's largest: no power of them overflows."""
+    """Scores minus the row's largest one, so that exp does not overflow."""
     return scores - scores.detach().amax(-1, keepdim=True)

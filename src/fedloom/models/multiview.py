@@ -1,8 +1,8 @@
-"""A model of several views of a thing: an extractor for each, and a perceptron over them all.
+"""A multi-view model: an extractor for each view, and a perceptron over their embeddings.
 
-A row is [views, ...]. A view that a row lacks is all zeros; its embedding is then zero, whatever
-its extractor would say, so the model predicts from any of the views. With only some extractors, and
-only their columns of the first layer, it is the model of someone who holds only those views.
+A row is [views, ...]. A missing view is all zeros, and its embedding is zero, so the model predicts
+from any subset of views. A client with some views has their extractors and the matching columns of
+the first layer.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from torch import Tensor, nn
 from ..core.checked import checked
 from ..core.errors import ModelError, SettingError
 from ..core.registry import models
+from ..core.rng import Ints
 from ..core.settings import Count, at_least
 from .block import Params, Source
 from .library import Maker
-from .matching import Ints, Perceptron
+from .matching import Perceptron
 from .sizing import sized
 
 
 class ViewNet(nn.Module):
-    """`extractors`: one for each view, each giving [rows, embedding]. Fully connected layers with
-    ReLU between them follow."""
+    """One extractor for each view, with outputs [rows, embedding]. Fully connected layers with ReLU
+    follow."""
 
     def __init__(
         self, extractors: Sequence[nn.Module], embedding: int, hidden: Sequence[int], outputs: int
@@ -43,12 +44,12 @@ class ViewNet(nn.Module):
         sizes = [embedding * len(extractors), *hidden, outputs]
         self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
 
-    def forward(self, x: Tensor, held: Sequence[int] | None = None) -> Tensor:
-        """Scores, from the views `held` (None: all)."""
+    def forward(self, x: Tensor, views: Sequence[int] | None = None) -> Tensor:
+        """Scores from these views (None: all)."""
         if x.ndim < 3 or x.shape[1] != len(self.extractors):
             raise ModelError(f"rows of [{len(self.extractors)} views, ...] are expected")
-        each = range(len(self.extractors)) if held is None else held
-        h = torch.cat([self._embedding(view, x[:, view]) for view in each], 1)
+        present = range(len(self.extractors)) if views is None else views
+        h = torch.cat([self._embedding(view, x[:, view]) for view in present], 1)
         for layer in self.layers[:-1]:
             h = F.relu(layer(h))
         return self.layers[-1](h)
@@ -73,12 +74,12 @@ def multiview(
     ),
 ) -> Maker:
     """An extractor for each view and a perceptron over their embeddings (HyFEM)."""
-    given = {"name": extractor} if isinstance(extractor, str) else dict(extractor)
+    description = {"name": extractor} if isinstance(extractor, str) else dict(extractor)
     settings = {
         "views": views,
         "shape": tuple(shape),
         "outputs": outputs,
-        "extractor": tuple((key, _frozen(value)) for key, value in sorted(given.items())),
+        "extractor": tuple((key, _frozen(value)) for key, value in sorted(description.items())),
         "view_width": view_width,
         "hidden": tuple(hidden),
     }
@@ -86,7 +87,7 @@ def multiview(
 
 
 def _frozen(value: Any) -> Any:
-    """Lists as tuples: a maker can be compared."""
+    """Lists as tuples, so that makers can be compared."""
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -105,43 +106,43 @@ def _multiview(
     return ViewNet([make() for _ in range(views)], view_width, hidden, outputs)
 
 
-# Its parameters, taken apart
+# Access to its parameters
 
 
 def view_of(name: str) -> int | None:
-    """The view whose extractor a parameter belongs to; None where it is the perceptron's."""
+    """The view of a parameter's extractor; None for parameters of the perceptron."""
     part, number, *_ = name.split(".")
     return int(number) if part == "extractors" else None
 
 
 def views_of(block: Params) -> tuple[int, ...]:
-    """The views whose extractors are there."""
+    """The views whose extractors are in the block."""
     return tuple(sorted({view for name in block if (view := view_of(name)) is not None}))
 
 
 def columns(block: Params, views: Sequence[int]) -> Ints:
-    """Of the whole model: the perceptron's inputs that come from these views."""
+    """The inputs of the perceptron that come from these views, in the full model."""
     embedding = block["layers.0.weight"].shape[1] // len(views_of(block))
     return (np.array(views)[:, None] * embedding + np.arange(embedding)).reshape(-1)
 
 
 def hidden_widths(block: Mapping[str, Tensor]) -> tuple[int, ...]:
-    """Of the perceptron's hidden layers."""
+    """Widths of the perceptron's hidden layers."""
     return tuple(len(block[f"layers.{layer}.bias"]) for layer in range(_layers(block) - 1))
 
 
 def perceptron(block: Params, inputs: Ints) -> Perceptron:
-    """Its perceptron, in double precision."""
-    each = [
+    """The perceptron of a block, in double precision."""
+    arrays = [
         tuple(block[f"layers.{i}.{what}"].detach().double().cpu().numpy() for what in PARTS)
         for i in range(_layers(block))
     ]
-    weights, biases = zip(*each, strict=True)
+    weights, biases = zip(*arrays, strict=True)
     return Perceptron(weights, biases, inputs)
 
 
 def layers(net: Perceptron, like: Tensor) -> Params:
-    """A perceptron as parameters of the model."""
+    """A perceptron as parameters of a block."""
     return {
         f"layers.{layer}.{what}": torch.from_numpy(array).to(like)
         for layer, arrays in enumerate(zip(net.weights, net.biases, strict=True))

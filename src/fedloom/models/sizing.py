@@ -1,4 +1,4 @@
-"""Models sized by the data: what a factory wants to know about rows and labels is filled in."""
+"""Sizes models by the data: fills in what a factory needs to know about rows and labels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def sized(
     name: str, shape: tuple[int, ...], outputs: int, settings: Mapping[str, Any], where: str
 ) -> Source:
     """The registered model `name` for rows of this shape: [columns], [channels, height, width],
-    [time, columns], or [views, ...]. Models of flat rows take the others as one long row."""
+    [time, columns], or [views, ...]. Models of flat rows flatten the others."""
     wants = inspect.signature(models[name]).parameters
     for key in settings:
         if key not in wants:
@@ -40,32 +40,32 @@ def sized(
         if "inputs" in wants and len(shape) > 2:
             raise ModelError(f"{where}: {name} wants series, the rows have shape {list(shape)}")
         filled["inputs"] = shape[-1]
-    given = {key: value for key, value in filled.items() if key in wants}
+    derived = {key: value for key, value in filled.items() if key in wants}
     for key, parameter in wants.items():
-        if parameter.default is parameter.empty and key not in {**given, **settings}:
+        if parameter.default is parameter.empty and key not in {**derived, **settings}:
             raise SettingError(f"model {name} needs {key!r}")
-    return registered(name, {**given, **settings})
+    return registered(name, {**derived, **settings})
 
 
 def sized_blocks(
     shapes: Mapping[str, tuple[int, ...]],
     outputs: int,
-    each: Mapping[str, Mapping[str, Any]],
+    models_by_silo: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, Source]:
-    """A block for every silo: {silo: {"name": ..., settings}}."""
+    """A block for every silo. `models_by_silo`: {silo: {"name": ..., settings}}."""
     blocks = {}
     for silo, shape in shapes.items():
-        settings = {key: value for key, value in each[silo].items() if key != "name"}
-        blocks[silo] = sized(each[silo]["name"], shape, outputs, settings, f"silo {silo}")
+        settings = {key: value for key, value in models_by_silo[silo].items() if key != "name"}
+        blocks[silo] = sized(models_by_silo[silo]["name"], shape, outputs, settings, f"silo {silo}")
     return blocks
 
 
-def sized_top(told: str | Mapping[str, Any], inputs: int, outputs: int, where: str) -> Source:
-    """A model over embeddings: its name, or {"name": ..., settings}."""
-    settings = {"name": told} if isinstance(told, str) else dict(told)
+def sized_top(model: str | Mapping[str, Any], inputs: int, outputs: int, where: str) -> Source:
+    """A model over embeddings. `model`: its name, or {"name": ..., settings}."""
+    settings = {"name": model} if isinstance(model, str) else dict(model)
     return sized(settings.pop("name", "linear"), (inputs,), outputs, settings, where)
 
 
 def joint_width(combine: str, embedding: int, silos: int) -> int:
-    """The width of where embeddings meet."""
+    """The width of the joint embedding."""
     return embedding * (silos if combine == "concat" else 1)

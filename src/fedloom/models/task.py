@@ -1,11 +1,11 @@
-"""What is learned: a block per silo, how their embeddings meet, and the loss (Eqns. 1-3).
+"""The model of a run: a block per silo, how embeddings are combined, and the loss (Eqns. 1-3).
 
     score(x) = head( sum_j place_j( h_j(theta_j; x_j) ) )
 
-With combine = "sum" the blocks give embeddings of one width and place_j changes nothing; without a
-head the sum is the score (the journal's form). With combine = "concat" place_j writes silo j's
-embedding into its own columns, so a concatenation is a sum too (ICASSP MNIST: 256 + 256 -> linear
-512 -> 10). A head may begin with a `middle`, which the U-shaped split holds apart from the rest.
+With combine = "sum", embeddings have one width and place_j is the identity; without a head, the sum
+is the score (the journal's form). With combine = "concat", place_j pads silo j's embedding to its
+own columns, so that a concatenation is a sum, too (ICASSP MNIST: 256 + 256 -> linear 512 -> 10). A
+head may begin with a `middle`, which U-shaped SplitNN keeps at another party than the rest.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Spec = tuple[tuple[int, ...], torch.dtype]
 
 @travels
 class Theta(NamedTuple):
-    """Silo j's parameters: its block, and its replica of the head (empty where there is none)."""
+    """The parameters of silo j: its block, and its replica of the head (empty if there is none)."""
 
     block: Params
     head: Params
@@ -52,7 +52,7 @@ class Theta(NamedTuple):
 
 @dataclass(frozen=True)
 class Shapes:
-    """Shapes every party knows before the first round."""
+    """Shapes that every party knows before the first round."""
 
     features: Mapping[str, Spec]
     width: Mapping[str, int]
@@ -63,7 +63,7 @@ class Shapes:
     middle: int = 0
 
     def row(self, word: RowWord, silo: str) -> Spec:
-        """Shape and dtype of one row of a message (see messages.py)."""
+        """Shape and dtype of one row of a message (RowWord in core/payload.py)."""
         match word:
             case "embedding":
                 return (self.width[silo],), self.dtype
@@ -81,8 +81,7 @@ class Shapes:
                 return self.label
 
     def made_up(self, silo: str, count: int) -> tuple[Tensor, Tensor]:
-        """Features and labels of the right shape that mean nothing: something to pad with where
-        there is no row, and to warm up on."""
+        """Features and labels of the right shape without meaning: for padding and warm-up."""
         (x_shape, x_type), (y_shape, y_type) = self.features[silo], self.label
         x = torch.full((count, *x_shape), 1 if x_type.is_floating_point else 0, dtype=x_type)
         return x, torch.zeros((count, *y_shape), dtype=y_type)
@@ -90,7 +89,7 @@ class Shapes:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Silo j's part of the task, as its hub and clients use it."""
+    """Silo j's part of the task, for its hub and clients."""
 
     silo: str
     block: Block
@@ -99,8 +98,8 @@ class Part:
     combine: Combine
     shapes: Shapes
     device: torch.device
-    middle: Block | None = None  # where the head has two parts: the first
-    last: Block | None = None  # and the second
+    middle: Block | None = None  # the first part of a head that has two
+    last: Block | None = None  # and its second part
 
     @property
     def loop_only(self) -> bool:
@@ -109,20 +108,20 @@ class Part:
 
     @property
     def kind(self) -> Hashable:
-        """Equal for parts that differ in their silo's name only."""
+        """Equal for parts that differ only in the name of their silo."""
         module = self.block.module
         constant = any(not p.requires_grad for p in module.parameters())
         if self.combine == "concat" or constant or any(True for _ in module.buffers()):
-            return self.silo  # these may differ
+            return self.silo  # columns or constants may differ
         spec = (self.shapes.features[self.silo], self.shapes.width[self.silo])
         return (self.block.origin, str(module), spec)
 
     def initial(self, streams: Streams) -> Theta:
-        """theta_j at round 0, as hub j draws it; replicas of the head start equal."""
+        """theta_j at round 0, drawn by hub j; all replicas of the head start equal."""
         return self._initial(streams, streams.initial(self.silo))
 
     def initial_for_all(self, streams: Streams) -> Theta:
-        """The same from common streams alone: for a party that is not hub j."""
+        """The same from common streams only, for a party that is not hub j."""
         return self._initial(streams, streams.common("initial", self.silo))
 
     def _initial(self, streams: Streams, own: Stream) -> Theta:
@@ -134,7 +133,8 @@ class Part:
         return tree.map_tensors(lambda a: a.to(dtype=self.shapes.dtype, device=self.device), params)
 
     def embed(self, theta: Theta, x: Tensor, axes: int = 1, noise: Noise | None = None) -> Tensor:
-        """Phi_j of every row; `axes` leading axes of x are rows. `noise`: for a guarded block."""
+        """Phi_j of every row. `axes`: how many leading axes of x are rows. `noise`: for a guarded
+        block."""
         rows, lead = x.flatten(0, axes - 1), x.shape[:axes]
         if noise is None:
             return self.block(theta.block, rows).unflatten(0, lead)
@@ -142,14 +142,14 @@ class Part:
         return self.block(theta.block, rows, flat).unflatten(0, lead)
 
     def place(self, phi: Tensor, silo: str | None = None) -> Tensor:
-        """A silo's embedding where embeddings meet."""
+        """A silo's embedding, padded to the joint width."""
         if self.combine == "sum":
             return phi
         before = self._before(silo or self.silo)
         return F.pad(phi, (before, self.shapes.joint - before - phi.shape[-1]))
 
     def share(self, joint: Tensor, silo: str) -> Tensor:
-        """A silo's own columns of where embeddings meet."""
+        """A silo's own columns of the joint embedding."""
         if self.combine == "sum":
             return joint
         return joint.narrow(-1, self._before(silo), self.shapes.width[silo])
@@ -159,28 +159,28 @@ class Part:
         return sum(list(widths.values())[: list(widths).index(silo)])
 
     def scores(self, theta: Theta, joint: Tensor) -> Tensor:
-        """What the loss is taken of."""
+        """Scores of a joint embedding: the input of the loss."""
         return joint if self.head is None else self.head(theta.head, joint)
 
 
 class SiloAsked(FedLoomError):
-    """Work for the clients of several silos at once asked which silo it is in."""
+    """Local work that runs for several silos at once has read the silo's name."""
 
 
 class NamelessPart(Part):
-    """What the parts of silos that are alike have in common: all but the silo's name."""
+    """A part without its silo's name, for local work that runs for several silos at once."""
 
     def __init__(self, part: Part):
         self.__dict__.update({k: v for k, v in vars(part).items() if k != "silo"})
 
     def __getattr__(self, name: str) -> Any:
         if name == "silo":
-            raise SiloAsked("the silo's name was asked for")
+            raise SiloAsked("the silo's name was read")
         raise AttributeError(name)
 
 
 class Task:
-    """Blocks by silo, loss, and perhaps a trainable head shared by all silos."""
+    """Blocks by silo, the loss, and perhaps a trainable head that all silos share."""
 
     @checked()
     def __init__(
@@ -222,9 +222,9 @@ class Task:
     ) -> Task:
         """A registered model for every silo, sized by the data: Task.of(data, "mlp", hidden=[32]).
 
-        `silos` gives some silos another model or other settings. With `embedding`, every silo gives
-        an embedding of that width, and a `head` ("linear", or {"name": "mlp", "hidden": [64]})
-        turns where they meet into scores. A `middle` before the head gives that width again.
+        `silos`: another model or other settings for some silos. With `embedding`, every block has
+        an output of that width, and a `head` ("linear", or {"name": "mlp", "hidden": [64]}) turns
+        the joint embedding into scores. A `middle` before the head has outputs of the same width.
         """
         check_data("Task.of", data, Federated)
         other = silos or {}
@@ -234,13 +234,13 @@ class Task:
                 raise SettingError(f"model: there is no silo {silo!r}{nearest(silo, known)}")
         if (embedding is None) != (head is None):
             raise SettingError("model: a head needs the width of the embedding, and the other way")
-        each: dict[str, Any] = {}
+        by_silo: dict[str, Any] = {}
         for silo in data.train.topology.silos:
-            mine = other.get(silo, {})
-            same = mine.get("name", model) == model
-            each[silo] = {"name": model, **(settings if same else {}), **mine}
+            own = other.get(silo, {})
+            same = own.get("name", model) == model
+            by_silo[silo] = {"name": model, **(settings if same else {}), **own}
         shapes = {silo: tuple(x.shape[1:]) for silo, x in data.train.x.items()}
-        blocks = sized_blocks(shapes, embedding or data.outputs, each)
+        blocks = sized_blocks(shapes, embedding or data.outputs, by_silo)
         top: Source | None = None
         between: Source | None = None
         if embedding is not None and head is not None:
@@ -254,26 +254,26 @@ class Task:
         return Task(blocks, loss or LOSSES[data.goal], head=top, middle=between, combine=combine)
 
     def guarded(self, clip: float | None) -> Task:
-        """The same with blocks whose rows are clipped, and can be perturbed."""
+        """The same task with blocks that clip their rows, and can add noise."""
         task = copy.copy(self)
         task.blocks = {j: Block(guarded(block.source, clip)) for j, block in self.blocks.items()}
         return task
 
     def only(self, silos: Sequence[str]) -> Task:
-        """The same without the other silos' blocks; not where a head needs them all."""
+        """The task with the blocks of these silos only; not possible with a head."""
         if self.head is not None and len(silos) < len(self.blocks):
             raise ModelError("the head takes all silos' embeddings: none can be left out")
         blocks = {silo: self.blocks[silo].source for silo in silos}
         return Task(blocks, self.loss, head=None, combine=self.combine)
 
     def shapes(self, placement: Placement, dtype: torch.dtype) -> Shapes:
-        """Check the blocks against the data (before any training) and read off the shapes."""
+        """Check the blocks on a few rows, before any training; returns the shapes."""
         silos = placement.topology.silos
         if set(self.blocks) != set(silos):
             raise ModelError(f"blocks for silos {sorted(self.blocks)}, data of {sorted(silos)}")
         width: dict[str, int] = {}
         features: dict[str, Spec] = {}
-        checked: dict[Any, int] = {}  # silos with equal blocks are checked once
+        checked: dict[Any, int] = {}  # silos with equal blocks are checked only once
         for silo in silos:
             x = placement.x[silo][:3]
             alike = (self.blocks[silo].origin, x.shape, x.dtype)
@@ -283,10 +283,10 @@ class Task:
             width[silo] = checked[alike]
             features[silo] = (tuple(x.shape[1:]), dtype if x.is_floating_point() else x.dtype)
         if self.combine == "sum" and len(set(width.values())) > 1:
-            told = ", ".join(f"{silo} {w}" for silo, w in width.items())
+            widths = ", ".join(f"{silo} {w}" for silo, w in width.items())
             raise ModelError(
-                f"embedding widths do not match for a sum: {told}. Give the blocks equal outputs, "
-                'or use combine="concat" with a head'
+                f"embedding widths do not match for a sum: {widths}. Give the blocks equal "
+                'outputs, or use combine="concat" with a head'
             )
         joint = sum(width.values()) if self.combine == "concat" else width[silos[0]]
         scores, middle = joint, 0
@@ -312,14 +312,14 @@ class Task:
         head = None if self.head is None else self.head.to(shapes.dtype, device)
         block = self.blocks[silo].to(shapes.dtype, device)
         middle, last = (
-            None if one is None else one.to(shapes.dtype, device)
-            for one in (self.middle, self.last)
+            None if part_of_head is None else part_of_head.to(shapes.dtype, device)
+            for part_of_head in (self.middle, self.last)
         )
         return Part(silo, block, head, self.loss, self.combine, shapes, device, middle, last)
 
 
-def two_parts(head: Params) -> tuple[Params, Params]:
-    """The parameters of a head that begins with a middle: the middle's and the rest."""
+def split_head(head: Params) -> tuple[Params, Params]:
+    """The parameters of a head: of its middle, and of the rest."""
     parts: dict[str, Params] = {"middle": {}, "last": {}}
     for name, value in head.items():
         part, own = name.split(".", 1)
@@ -327,14 +327,14 @@ def two_parts(head: Params) -> tuple[Params, Params]:
     return parts["middle"], parts["last"]
 
 
-def one_head(middle: Params, last: Params) -> Params:
-    """And back."""
+def join_head(middle: Params, last: Params) -> Params:
+    """The inverse of `split_head`."""
     named = (("middle", middle), ("last", last))
-    return {f"{part}.{name}": v for part, mine in named for name, v in mine.items()}
+    return {f"{part}.{name}": v for part, params in named for name, v in params.items()}
 
 
 class JointModel(nn.Module):
-    """The whole model in one place, formed from the hubs' exports (Remark 1)."""
+    """The whole model in one module, from the hubs' exports (Remark 1)."""
 
     def __init__(self, parts: Mapping[str, Part], thetas: Mapping[str, Theta]):
         super().__init__()

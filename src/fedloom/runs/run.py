@@ -38,7 +38,7 @@ from ..fabric.releases import Releases
 from ..fabric.schedule import Everyone, Recorded, Schedule
 from ..fabric.simclock.clock import Clock, Network, Times
 from ..models.library import Maker
-from ..models.task import JointModel, Task, two_parts
+from ..models.task import JointModel, Task, split_head
 from ..records.metrics import HEADLINE, Metrics, check_metrics
 from ..records.record import Record
 from ..records.snapshot import Snapshot
@@ -374,7 +374,7 @@ class Run:
             self.shapes,
             self.placement.topology.clients,
             thetas,
-            0 if self.task.middle is None else tree.nbytes(two_parts(head)[0]),
+            0 if self.task.middle is None else tree.nbytes(split_head(head)[0]),
             1 if round is None else round,
             () if round is None else tuple(self.record.visits.get(round, ())),
         )

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from ...core.errors import DataError, SettingError, nearest
+from ...core.rng import Ints
 from ...data.placement import Placement
-from ...models.matching import Ints, average, identity, match, project
+from ...models.matching import average, identity, match, project
 from ...models.multiview import columns, hidden_widths, layers, perceptron, view_of, views_of
 from ...models.task import Theta
 

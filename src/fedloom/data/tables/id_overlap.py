@@ -16,7 +16,7 @@ LEAST = 0.5  # default of min_match
 SHOWN = 12  # clients of a silo on one line
 NAMED = 3  # clients in an error
 
-Matched = tuple[int, int]  # rows that match, and all rows
+MatchCounts = tuple[int, int]  # rows that match, and all rows
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,11 @@ class Overlap:
     """`clients`: by silo and client, how many rows have ids that every silo has, and how many could
     be used. `more`: {condition: how many more ids would match} (id_forms.py)."""
 
-    clients: Mapping[str, Mapping[str, Matched]]
+    clients: Mapping[str, Mapping[str, MatchCounts]]
     more: Mapping[str, int] = field(default_factory=dict)
 
     @property
-    def silos(self) -> dict[str, Matched]:
+    def silos(self) -> dict[str, MatchCounts]:
         return {
             silo: (
                 sum(matched for matched, _ in clients.values()),
@@ -101,17 +101,17 @@ class Overlap:
         return {"share": self.share, "clients": clients, "more": dict(self.more)}
 
 
-def _share(counts: Matched) -> float:
+def _share(counts: MatchCounts) -> float:
     matched, rows = counts
     return matched / rows if rows else 0.0
 
 
-def _percent(counts: Matched) -> str:
+def _percent(counts: MatchCounts) -> str:
     """Rounded down, so that 100 % means all."""
     matched, rows = counts
     return f"{100 * matched // max(1, rows)} %"
 
 
-def counted(counts: Matched, what: str = "") -> str:
+def counted(counts: MatchCounts, what: str = "") -> str:
     """As text: 3 of 4 (75 %)."""
     return f"{counts[0]:,} of {counts[1]:,}{what} ({_percent(counts)})"
