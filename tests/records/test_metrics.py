@@ -1,9 +1,9 @@
-"""Metrics, against numbers worked out by hand and scikit-learn's own."""
+"""Metrics, against numbers worked out by hand and scikit-learn's."""
 
 import numpy as np
 import pytest
+import sklearn.metrics
 import torch
-from sklearn.metrics import roc_auc_score
 
 from fedloom.core.errors import SettingError
 from fedloom.core.registry import metrics as registered
@@ -35,9 +35,49 @@ def test_auroc_of_classes_is_a_mean_over_classes():
     draw = np.random.default_rng(0)
     z, y = draw.normal(size=(300, 4)), draw.integers(0, 4, 300)
     p = np.exp(z) / np.exp(z).sum(1, keepdims=True)
-    wanted = roc_auc_score(y, p, multi_class="ovr", average="macro")
+    wanted = sklearn.metrics.roc_auc_score(y, p, multi_class="ovr", average="macro")
     found = metrics("classes", torch.tensor(z), torch.tensor(y))["auroc"]
     assert found == pytest.approx(wanted, abs=1e-12)
+
+
+@pytest.mark.parametrize("ties", [False, True])
+@pytest.mark.parametrize("classes", [2, 5])
+def test_they_are_scikit_learns(classes, ties):
+    """Also where many rows score the same, and a class has no rows or is never said."""
+    draw = np.random.default_rng(classes)
+    for rows in (3, 40, 500):
+        scores = draw.normal(size=(rows, 1 if classes == 2 else classes))
+        scores = scores.round() if ties else scores
+        labels = draw.integers(0, max(2, classes - 1), rows)
+        labels[:2] = 0, 1
+        goal = "binary" if classes == 2 else "classes"
+        found = metrics(goal, torch.tensor(scores), torch.tensor(labels))
+        scored = Scored(goal, scores, labels)
+        average = "binary" if classes == 2 else "macro"
+        precision, recall, f1, _ = sklearn.metrics.precision_recall_fscore_support(
+            labels, scored.predicted, average=average, zero_division=0
+        )
+        known = {"precision": precision, "recall": recall, "f1": f1}
+        known["accuracy"] = sklearn.metrics.accuracy_score(labels, scored.predicted)
+        for name, score in (
+            ("auroc", sklearn.metrics.roc_auc_score),
+            ("auprc", sklearn.metrics.average_precision_score),
+        ):
+            known[name] = np.mean([score(positive, odds) for positive, odds in scored.by_class])
+        known = {name: float(value) for name, value in known.items()}
+        assert {name: found[name] for name in known} == pytest.approx(known, abs=1e-13)
+    numbers, wanted = draw.normal(size=(2, 50, 3))
+    found = metrics("number", torch.tensor(numbers), torch.tensor(wanted))
+    assert found["r2"] == pytest.approx(sklearn.metrics.r2_score(wanted, numbers), abs=1e-13)
+    assert found["mse"] == pytest.approx(sklearn.metrics.mean_squared_error(wanted, numbers))
+
+
+def test_rows_without_an_order_have_no_area():
+    scores = torch.tensor([[float("nan")], [1.0], [0.0]])
+    found = metrics("binary", scores, torch.tensor([1, 1, 0]))
+    assert found["auroc"] is None
+    assert found["auprc"] is None
+    assert found["accuracy"] == pytest.approx(2 / 3)
 
 
 def test_numbers_by_hand():

@@ -5,13 +5,22 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from importlib.metadata import distributions
+from email import message_from_bytes
+from importlib.metadata import (
+    PackageNotFoundError,
+    distribution,
+    distributions,
+    files,
+    requires,
+)
 from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
+from packaging.requirements import Requirement
 
 import fedloom
+from fedloom.core.extras import EXTRAS
 
 ROOT = Path(__file__).parents[2]
 WITHIN = 180
@@ -56,6 +65,43 @@ def installed(wheel, tmp_path_factory):
     return folder, python
 
 
+def core_packages(wheel):
+    """What the wheel needs without any extra: names of installed packages."""
+    with ZipFile(wheel) as file:
+        (metadata,) = (name for name in file.namelist() if name.endswith(".dist-info/METADATA"))
+        lines = message_from_bytes(file.read(metadata)).get_all("Requires-Dist")
+    needed, seen = [Requirement(line) for line in lines], set()
+    while needed:
+        one = needed.pop()
+        if one.name in seen or (one.marker is not None and not one.marker.evaluate({"extra": ""})):
+            continue
+        try:
+            needed += [Requirement(line) for line in requires(one.name) or []]
+        except PackageNotFoundError:  # of another build of torch, say
+            continue
+        seen.add(one.name)
+    return seen
+
+
+@pytest.fixture(scope="module")
+def alone(wheel, tmp_path_factory):
+    """A new environment with the wheel and what it must have: the folder of its commands."""
+    folder = tmp_path_factory.mktemp("alone")
+    shown = folder / "core"
+    shown.mkdir()
+    for name in core_packages(wheel):
+        for part in {file.parts[0] for file in files(name) or [] if file.parts[0] != ".."}:
+            there = Path(distribution(name).locate_file(part))
+            if not (shown / part).exists() and part != "__pycache__":
+                (shown / part).symlink_to(there)
+    ran(sys.executable, "-m", "venv", "--without-pip", folder / "venv")
+    (packages,) = (folder / "venv").glob("lib/python*/site-packages")
+    (packages / "core.pth").write_text(f"{shown}\n")
+    python = folder / "venv" / "bin" / "python"
+    ran(*PIP, "--python", python, "install", *OFFLINE, wheel)
+    return python.parent
+
+
 def test_the_wheel_has_every_file_of_the_package(wheel):
     package = ROOT / "src" / "fedloom"
     wanted = {
@@ -79,3 +125,46 @@ def test_an_example_runs_without_the_repository(installed, tmp_path):
     assert "tdcd" in told
     assert (tmp_path / "runs/diabetes/report.html").is_file()
     assert len((tmp_path / "runs/diabetes/records.jsonl").read_text().splitlines()) == 2
+
+
+def test_without_extras_an_example_runs_and_the_report_is_left_out(alone, tmp_path):
+    env = {name: os.environ[name] for name in os.environ if not name.startswith("PYTHON")}
+
+    def fedloom(*words):
+        return subprocess.run(
+            [alone / "fedloom", *words],
+            cwd=tmp_path,
+            env={**env, "PYTHONNOUSERSITE": "1"},
+            capture_output=True,
+            text=True,
+            timeout=WITHIN,
+        )
+
+    modules = {module for brings in EXTRAS.values() for module in brings} - {"jinja2"}  # torch's
+    looked = f"from importlib.util import find_spec; print(*filter(find_spec, {sorted(modules)}))"
+    assert ran(alone / "python", "-c", looked, cwd=tmp_path, env=env).split() == []
+
+    assert fedloom("example", "synthetic").returncode == 0
+    trained = fedloom("run", "synthetic.toml", "--set", "algorithm.rounds=4")
+    assert trained.returncode == 0, trained.stderr
+    assert "no-exchange" in trained.stdout
+    (note,) = (line for line in trained.stderr.splitlines() if line.startswith("note:"))
+    assert note == (
+        "note: left out: a report needs matplotlib: pip install 'fedloom[report]'; "
+        "then: fedloom report runs/synthetic"
+    )
+    folder = tmp_path / "runs/synthetic"
+    assert {"records.jsonl", "ledger.json", "manifest.json"} <= {p.name for p in folder.iterdir()}
+    assert (folder / "model").is_dir()
+    assert not (folder / "report.html").exists()
+    for words, extra in (
+        (("run", ROOT / "examples/diabetes.toml"), "data"),
+        (("report", folder), "report"),
+        (("compare", folder), "report"),
+        (("explain", "tdcd", "--draw", "messages.png"), "report"),
+        (("keys", "ca", "bank", "--at", "keys"), "network"),
+    ):
+        refused = fedloom(*words)
+        assert refused.returncode == 2, words
+        assert f"pip install 'fedloom[{extra}]'" in refused.stderr
+        assert len(refused.stderr.splitlines()) == 1

@@ -23,7 +23,7 @@ from ..fabric.verbs import Fabric
 from ..models.block import Params
 from ..models.clipping import Guarded
 from ..models.task import Part, Task, Theta
-from ..privacy.settings import Privacy, Scales
+from ..privacy.settings import Privacy, Scales, need_accounting
 from . import local
 from .local import Shield
 
@@ -53,6 +53,8 @@ class Protection:
         if self.privacy is None:
             return
         self.privacy.check()
+        if self.privacy.guarantees:
+            need_accounting()  # before training, not when the first record is made
         self.scales  # noqa: B018  (refuses what cannot be)
         if self.frozen and task.head is None:
             raise ModelError(

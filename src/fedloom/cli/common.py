@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import SettingError
+from ..core.extras import extra_of
 
 Verbs = Any
 
@@ -38,7 +39,7 @@ def of_network(action: Callable[..., None]) -> Callable[..., None]:
         try:
             action(*given)
         except ModuleNotFoundError as missing:
-            if (missing.name or "").split(".")[0] not in ("grpc", "cryptography", "msgspec"):
+            if extra_of(missing.name or "") != "network":
                 raise
             raise SettingError(
                 f"{missing.name} is not installed: pip install 'fedloom[network]'"

@@ -19,7 +19,7 @@ def add(verbs: common.Verbs) -> None:
         "write a run file to begin with",
         """
         Write a run file that comes with FedLoom, to run and to change; without a name, list them.
-        Their data are bundled with scikit-learn: nothing is fetched.
+        Nothing is fetched: data are made up, or come with scikit-learn (the extra `data`).
 
           fedloom example diabetes
           fedloom run diabetes.toml

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ..config.runfile import RunFile
 from ..core.errors import SettingError
+from ..core.extras import need
 from ..core.registry import algorithms
 from ..explain import explain, explain_algorithm
 from ..runs.build import build_data, build_run
@@ -35,6 +36,8 @@ def add(verbs: common.Verbs) -> None:
 
 
 def act(chosen: argparse.Namespace) -> None:
+    if chosen.draw is not None:
+        need("report", "--draw")
     if chosen.what in set(algorithms):
         if chosen.set:
             raise SettingError("--set needs a run file")

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from ..core.errors import SettingError
+from ..core.extras import need
 from ..reproduce.conduct import Conduct, One
 from ..reproduce.experiment import Experiment, names
 from ..reproduce.results import Result, conclude, how, in_short, latest, told_time
@@ -69,6 +70,7 @@ def act(chosen: argparse.Namespace) -> None:
         if (value := getattr(chosen, option)) is not None and value < least:
             word = option.replace("_", "-")
             raise SettingError(f"--{word} must be at least {least}, not {value}")
+    need("report", "a figure of a paper")  # which is drawn at the end
     if not chosen.quiet:
         print(f"{experiment.title}\nthe paper: {experiment.told['claim']}", file=sys.stderr)
         print(how(experiment), file=sys.stderr)

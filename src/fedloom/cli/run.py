@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..config.runfile import RunFile
 from ..core.errors import SettingError
+from ..core.extras import lacking
 from ..engines.multiprocess.ranks import WAIT, Ranks, joined, restarted
 from ..privacy.settings import in_words
 from ..records.record import GREW, grew
@@ -86,7 +87,7 @@ def job_of(chosen: argparse.Namespace, ranks: Ranks | None) -> Job:
 
 def tell(chosen: argparse.Namespace, job: Job, parts: dict[str, Run]) -> None:
     """The report, and what came of it."""
-    page = write_report(job.folder) if job.file.output.report else None
+    page = report_of(job) if job.file.output.report else None
     for name, run in parts.items():
         if run.halted is not None:
             print(f"note: {name}: {run.halted}", file=sys.stderr)
@@ -100,6 +101,14 @@ def tell(chosen: argparse.Namespace, job: Job, parts: dict[str, Run]) -> None:
         print(f"\nfolder: {job.folder}")
         if page is not None:
             print(f"report: {page}")
+
+
+def report_of(job: Job) -> Path | None:
+    """The page; where the extra for it is not installed, a line says so, and the rest is there."""
+    if (why := lacking("report", "a report")) is not None:
+        print(f"note: left out: {why}; then: fedloom report {job.folder}", file=sys.stderr)
+        return None
+    return write_report(job.folder)
 
 
 def summary(parts: dict[str, Run]) -> None:

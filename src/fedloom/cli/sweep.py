@@ -11,6 +11,7 @@ from typing import Any
 from tqdm import tqdm
 
 from ..core.errors import FedLoomError, SettingError, nearest
+from ..core.extras import lacking
 from ..report.compare import MOST, compare
 from ..runs.sweep import Sweep, by_point
 from . import common
@@ -74,7 +75,10 @@ def act(chosen: argparse.Namespace) -> None:
     if not best and any(line["finished"] for line in results):
         known = ["train_loss", *next(one["last"] for one in results if one["last"])["metrics"]]
         raise SettingError(f"--best {chosen.best}{nearest(chosen.best, known)}")
-    if 0 < len(best) <= MOST:
+    why = lacking("report", "a figure of the sweep")
+    if why is not None:
+        print(f"note: left out: {why}; then: fedloom compare {out}", file=sys.stderr)
+    elif 0 < len(best) <= MOST:
         compare([folder for folder in runs_in([out]) if folder.name in points], out / "compare.png")
     if chosen.json:
         common.print_json({"runs": results, "best": best})

@@ -20,7 +20,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.util import find_spec
 from types import ModuleType
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -29,6 +28,7 @@ from torch import Tensor
 
 from ..core.checked import check_fields
 from ..core.errors import SettingError
+from ..core.extras import need
 from ..core.settings import NotNegative, above, at_least, inside
 
 Mode = Literal["frozen", "trained", "noise-only"]
@@ -100,8 +100,6 @@ class Privacy:
         for name in ("gradient_clip", "gradient_noise"):
             if self.mode != "trained" and getattr(self, name) is not None:
                 raise SettingError(f'privacy: {name} is for mode = "trained"')
-        if self.guarantees:
-            _has_accounting()  # before training, not when the first record is made
         self.scales(1)
 
     @property
@@ -232,15 +230,13 @@ def mu_of(epsilon: float, delta: float) -> float:
     return 1 / float(_accounting().get_sigma_gaussian(epsilon, delta))
 
 
-def _has_accounting() -> None:
-    if find_spec("dp_accounting") is None:
-        raise SettingError(
-            "accounting for privacy needs dp-accounting: pip install 'fedloom[privacy]'"
-        )
+def need_accounting() -> None:
+    """Refuse a run that makes a promise, where what it spends cannot be counted."""
+    need("privacy", "accounting for privacy")
 
 
 def _accounting() -> ModuleType:
-    _has_accounting()
+    need_accounting()
     import dp_accounting  # a second, with scipy: for who asks only
 
     return dp_accounting

@@ -1,5 +1,5 @@
-"""Test metrics, from scikit-learn. Where one is undefined (an AUROC with one class) it is None,
-never a made-up number.
+"""Test metrics. Where one is undefined (an AUROC with one class) it is None, never a made-up
+number.
 
 A metric is one function, registered with the goals of models that it is for:
 
@@ -11,7 +11,6 @@ A metric is one function, registered with the goals of models that it is for:
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,6 +24,7 @@ from torch import Tensor
 from ..core.errors import SettingError
 from ..core.registry import metrics as registered
 from ..data.dataset import Goal
+from . import scoring
 
 Metrics = dict[str, float | None]
 Array = npt.NDArray[Any]
@@ -75,13 +75,9 @@ class Scored:
     @cached_property
     def precision_recall_f1(self) -> tuple[float, float, float]:
         """Of class 1 or, of several classes, their means over the classes."""
-        from sklearn.metrics import precision_recall_fscore_support
-
-        average = "binary" if self.goal == "binary" else "macro"
-        scores = precision_recall_fscore_support(
-            self.labels, self.predicted, average=average, zero_division=0
-        )
-        return float(scores[0]), float(scores[1]), float(scores[2])
+        if self.goal == "binary":
+            return scoring.precision_recall_f1(self.labels, self.predicted, 1)
+        return scoring.macro(self.labels, self.predicted)
 
 
 def _as_labels(goal: Goal, y: Array) -> Array:
@@ -159,9 +155,7 @@ def smaller_is_better(name: str) -> bool:
 @metric("accuracy", "classes", "binary")
 def accuracy(rows: Scored) -> float:
     """The share of rows whose class is said rightly."""
-    from sklearn.metrics import accuracy_score
-
-    return float(accuracy_score(rows.labels, rows.predicted))
+    return float((rows.predicted == rows.labels).mean())
 
 
 @metric("f1", "classes", "binary")
@@ -192,38 +186,30 @@ def top5(rows: Scored) -> float:
 @metric("auroc", "classes", "binary")
 def auroc(rows: Scored) -> float | None:
     """The area under the ROC curve; of several classes, the mean over those that have rows."""
-    from sklearn.metrics import roc_auc_score
-
-    return _mean(roc_auc_score, rows)
+    return _mean(scoring.area_under_roc, rows)
 
 
 @metric("auprc", "classes", "binary")
 def auprc(rows: Scored) -> float | None:
     """The average precision; of several classes, the mean over those that have rows."""
-    from sklearn.metrics import average_precision_score
-
-    return _mean(average_precision_score, rows)
+    return _mean(scoring.average_precision, rows)
 
 
-def _mean(score: Callable[..., float], rows: Scored) -> float | None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        values = [score(y, z) for y, z in rows.by_class]
-    return float(np.mean(values)) if values else None
+def _mean(score: Callable[[Array, Array], float], rows: Scored) -> float | None:
+    """Over the classes that have rows; None where rows cannot be put in order."""
+    if not rows.by_class or any(np.isnan(odds).any() for _, odds in rows.by_class):
+        return None
+    return float(np.mean([score(positive, odds) for positive, odds in rows.by_class]))
 
 
 @metric("r2", "number")
 def r2(rows: Scored) -> float | None:
     """The share of the labels' variance that is explained."""
-    from sklearn.metrics import r2_score
-
     spread = len(rows.labels) > 1 and bool((rows.labels.std(0) > 0).all())
-    return float(r2_score(rows.labels, rows.scores)) if spread else None
+    return scoring.explained(rows.labels, rows.scores) if spread else None
 
 
 @metric("mse", "number", smaller_is_better=True)
 def mse(rows: Scored) -> float:
     """The mean squared error."""
-    from sklearn.metrics import mean_squared_error
-
-    return float(mean_squared_error(rows.labels, rows.scores))
+    return float(((rows.labels - rows.scores) ** 2).mean())

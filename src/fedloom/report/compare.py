@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import DataError, nearest
+from ..core.extras import need
 from . import style, words
 from .curves import Axis, Curve, at, curve, drawn
 from .folder import RunFolder, read_run
@@ -48,6 +49,7 @@ def compare(
 ) -> Path:
     """Draw the main curves of all runs into one PNG; a table of final values as HTML, JSON and CSV
     beside it. `out` is the PNG, or a folder for compare.png. Returns the PNG's path."""
+    need("report", "a figure of several runs")
     out = Path(out)
     path = out if out.suffix == ".png" else out / "compare.png"
     runs = _read(folders)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..core.extras import need
 from ..core.rng import Floats
 from . import style
 
@@ -43,6 +44,7 @@ def holdings(summary: Mapping[str, Any], path: Path | None = None, narrow: bool 
     Up to 20 clients a silo: a bar each. Above: a thin column each, those with the same main class
     together, most training rows first. Test rows are grey, beyond the training rows.
     """
+    need("report", "a figure")
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 

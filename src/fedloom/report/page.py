@@ -7,6 +7,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..core.extras import need
 from ..privacy.settings import ASSUMED, in_words
 from . import bars, costs, style, words
 from .curves import Axis, banded, close_up, panels
@@ -22,6 +23,7 @@ AXES: tuple[Axis, ...] = ("round", "iteration", "time", "bytes")
 
 def write_report(folder: Path) -> Path:
     """Write report.html and figures/*.png into a run folder; returns the path of the page."""
+    need("report", "a report")
     folder = Path(folder)
     run = read_run(folder)
     page = folder / "report.html"

@@ -1,7 +1,7 @@
 """How figures look: colours that colour-blind people tell apart, line styles, text that is plain.
 
 Figures are made with matplotlib's objects, never with pyplot, so nothing global is touched.
-matplotlib is imported when a figure is made, not before.
+matplotlib, of the extra `report`, is imported when a figure is made, not before.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..core.extras import need
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -68,6 +70,7 @@ def width(narrow: bool) -> float:
 
 def figure(width: float, height: float) -> Figure:
     """An empty figure, in inches, that keeps its texts apart."""
+    need("report", "a figure")
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), dpi=DPI, layout="constrained", facecolor="white")

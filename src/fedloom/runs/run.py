@@ -21,6 +21,7 @@ from ..core import tree
 from ..core.arithmetic import Precision, device_of, dtype_of
 from ..core.checked import checked
 from ..core.errors import HaltedWarning, ModelError, SettingError, nearest
+from ..core.extras import lacking
 from ..core.placed import AtClients
 from ..core.rng import Secrets, Streams
 from ..core.settings import at_least
@@ -306,10 +307,10 @@ class Run:
 
     def _repr_png_(self) -> bytes | None:
         """In a notebook, the curve so far."""
+        if not self.records or lacking("report", "a figure"):
+            return None
         from ..report.notebook import png
 
-        if not self.records:
-            return None
         return png(self.records, type(self.algorithm).__name__, self.headline)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Sets that come with scikit-learn: nothing to download."""
+"""Sets that come with scikit-learn, the extra `data`: nothing to download."""
 
 from __future__ import annotations
 
@@ -7,11 +7,19 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 
+from ...core.extras import need
 from ..catalog import dataset
 from ..dataset import Dataset, Goal
 from . import common
 
 Standardise = Annotated[bool, "centre and scale columns, and numbers to predict"]
+
+
+def _bundled(name: str) -> Any:
+    need("data", f"the data set {name.replace('_', '-')}")
+    import sklearn.datasets
+
+    return getattr(sklearn.datasets, f"load_{name}")()
 
 
 def _table(
@@ -38,9 +46,7 @@ def _table(
 
 @dataset("digits", about="1,797 handwritten digits of 8 x 8 pixels, 10 classes (scikit-learn)")
 def digits() -> Dataset:
-    from sklearn.datasets import load_digits
-
-    bunch = load_digits()
+    bunch = _bundled("digits")
     return Dataset(
         name="digits",
         ids=np.arange(len(bunch.target)),
@@ -54,28 +60,20 @@ def digits() -> Dataset:
 
 @dataset("breast-cancer", about="569 biopsies, 30 features, benign or malignant (scikit-learn)")
 def breast_cancer(standardise: Standardise = True) -> Dataset:
-    from sklearn.datasets import load_breast_cancer
-
-    return _table("breast-cancer", load_breast_cancer(), "binary", standardise)
+    return _table("breast-cancer", _bundled("breast_cancer"), "binary", standardise)
 
 
 @dataset("wine", about="178 wines, 13 features, 3 cultivars (scikit-learn)")
 def wine(standardise: Standardise = True) -> Dataset:
-    from sklearn.datasets import load_wine
-
-    return _table("wine", load_wine(), "classes", standardise, ("0", "1", "2"))
+    return _table("wine", _bundled("wine"), "classes", standardise, ("0", "1", "2"))
 
 
 @dataset("iris", about="150 flowers, 4 features, 3 species (scikit-learn)")
 def iris(standardise: Standardise = True) -> Dataset:
-    from sklearn.datasets import load_iris
-
-    bunch = load_iris()
+    bunch = _bundled("iris")
     return _table("iris", bunch, "classes", standardise, tuple(map(str, bunch.target_names)))
 
 
 @dataset("diabetes", about="442 patients, 10 features, disease progression (scikit-learn)")
 def diabetes(standardise: Standardise = True) -> Dataset:
-    from sklearn.datasets import load_diabetes
-
-    return _table("diabetes", load_diabetes(), "number", standardise)
+    return _table("diabetes", _bundled("diabetes"), "number", standardise)

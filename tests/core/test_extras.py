@@ -1,0 +1,79 @@
+"""A simulation needs no extra; what does need one says which."""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+from fedloom.core.extras import EXTRAS
+
+ROOT = Path(__file__).parents[2]
+MODULES = sorted(module for brings in EXTRAS.values() for module in brings)
+
+BLOCKED = f"""
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {MODULES}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Absent())
+"""
+
+SIMULATION = """
+import fedloom
+from fedloom import TDCD, Partition, Privacy, Run, Task, errors, load_dataset
+
+rows = load_dataset("synthetic", rows=80, features=4, goal="classes")
+data = Partition(silos=["left", "right"], clients=[2, 1]).place(rows)
+run = Run(TDCD(local_steps=2, lr=0.1, batch=20), Task.of(data, "mlp", hidden=[4]), data)
+print(len(run.fit(2, every=1, progress=False).records), run._repr_png_())
+private = Privacy("trained", 2.0, 0.5, gradient_clip=2.0, gradient_noise=0.5)
+try:
+    Run(TDCD(local_steps=2, lr=0.1, batch=20, privacy=private), Task.of(data, "linear"), data)
+except errors.SettingError as problem:
+    print(problem)
+"""
+
+COMMANDS = """
+from fedloom.cli.main import main
+
+assert main(["list", "losses"]) == 0
+sys.exit(main(["keys", "ca", "bank", "--at", "nowhere"]))
+"""
+
+
+def without_extras(code, folder):
+    """What it prints, its errors and its exit code, where no extra is installed."""
+    return subprocess.run(
+        [sys.executable, "-c", BLOCKED + code],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=folder,
+    )
+
+
+def test_a_simulation_needs_none(tmp_path):
+    ended = without_extras(SIMULATION, tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    records, refused = ended.stdout.splitlines()
+    assert records == "3 None"
+    assert refused == ("accounting for privacy needs dp-accounting: pip install 'fedloom[privacy]'")
+
+
+def test_a_command_says_which_it_needs(tmp_path):
+    ended = without_extras(COMMANDS, tmp_path)
+    assert ended.returncode == 2, ended.stderr
+    assert "pip install 'fedloom[network]'" in ended.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_extras_are_those_of_the_metadata():
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    of_extras = declared["optional-dependencies"]
+    for extra, brings in EXTRAS.items():
+        named = {line.split(">")[0].split("<")[0] for line in of_extras[extra]}
+        assert set(brings.values()) <= named, extra
+        assert not named & {line.split(">")[0] for line in declared["dependencies"]}, extra
