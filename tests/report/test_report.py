@@ -40,11 +40,11 @@ def record(round, score, silos=None, metric="accuracy"):
     return made
 
 
-def ledger():
+def ledger(times=1):
     lines = [
-        ("bottom", "up", "embedding", "a client's embeddings", 60, 30_000),
-        ("bottom", "down", "model", "the hub's block", 60, 10_000),
-        ("top", "across", "hub-embedding", "a silo's embeddings", 20, 4_000),
+        ("bottom", "up", "embedding", "a client's embeddings", 60 * times, 30_000 * times),
+        ("bottom", "down", "model", "the hub's block", 60 * times, 10_000 * times),
+        ("top", "across", "hub-embedding", "a silo's embeddings", 20 * times, 4_000 * times),
     ]
     names = ("tier", "direction", "kind", "about", "messages", "bytes")
     return {"lines": [dict(zip(names, line, strict=True)) for line in lines], "rounds": 10}
@@ -596,6 +596,7 @@ def test_narrow_figures_are_legible(count):
     assert_legible(close_up(runs, "accuracy", narrow=True))
     found = {name: curve(records, "accuracy", "round") for name, records in runs.items()}
     assert_legible(drawn(found, "accuracy", "round", narrow=True))
-    assert_legible(by_kind(ledger(), narrow=True))
+    for times in (1, 60, 99_999):
+        assert_legible(by_kind(ledger(times), narrow=True))
     assert_legible(by_part({name: ledger() for name in runs}, narrow=True))
     assert_legible(histogram([9, 5, 2, 1], "age of an embedding, in turns of the master", True))

@@ -57,7 +57,8 @@ def by_kind(ledger: Mapping[str, Any], narrow: bool = False) -> Figure:
     groups = {tier: [i for i in items(ledger) if i.tier == tier] for tier in words.TIERS}
     groups = {tier: group for tier, group in groups.items() if group}
     bars = sum(len(group) for group in groups.values())
-    figure = style.figure(style.width(narrow), 0.7 + 0.55 * max(1, len(groups)) + 0.36 * bars)
+    titles = (0.72 if narrow else 0.55) * max(1, len(groups))
+    figure = style.figure(style.width(narrow), 0.7 + titles + 0.36 * bars)
     if not groups:
         style.empty(figure.subplots(), "nothing was sent")
         return figure
@@ -68,7 +69,8 @@ def by_kind(ledger: Mapping[str, Any], narrow: bool = False) -> Figure:
     for axes, (tier, group) in zip(rows[:, 0], groups.items(), strict=True):
         _bars(axes, tier, group, 1000.0**power)
         messages, size = by_tier(ledger)[tier]
-        title = f"{words.TIERS[tier]}: {words.size(size)} in {messages:,} messages"
+        blank = "\n" if narrow else " "
+        title = f"{words.TIERS[tier]}: {words.size(size)}{blank}in {messages:,} messages"
         axes.set_title(title, loc="left", fontsize=style.TEXT, fontweight="bold")
     rows[-1, 0].set_xlim(0, ROOM[narrow] * longest / 1000.0**power)
     rows[-1, 0].set_xlabel(f"{words.size_unit(power)} over the whole run", fontsize=style.TEXT)
