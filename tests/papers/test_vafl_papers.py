@@ -112,10 +112,10 @@ def test_one_client_a_silo_is_the_papers_algorithm(case, head, engine):
     assert torch.equal(found, torch.bincount(taus.clamp(max=BINS - 1), minlength=BINS))
     turns = [turn for each in run.record.visits.values() for turn in each]
     assert sorted(silo for turn in turns for silo in turn.again) == sorted(calls)
-    assert bool(calls) == (algorithm.oldest is not None)
-    if algorithm.oldest is not None:
-        assert taus.max() == algorithm.oldest
-    assert {len(turn.visitors) for turn in turns} == {algorithm.together}
+    assert bool(calls) == (algorithm.delay_bound is not None)
+    if algorithm.delay_bound is not None:
+        assert taus.max() == algorithm.delay_bound
+    assert {len(turn.visitors) for turn in turns} == {algorithm.group_size}
     assert {silo for turn in turns for silo in turn.visitors} == set(run.fed.silos)
 
 

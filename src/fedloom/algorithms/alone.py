@@ -1,9 +1,9 @@
 """Baselines without exchange: every silo trains on its own columns only.
 
-Inside a silo it is local SGD with averaging (FedAvg): TDCD without lines 13-22. With
-`combined = False` a hub predicts with its own silo's block; with `combined = True` the lone silos'
-scores are put together at prediction (logits added up, regressions averaged): what a federation
-must beat to be worth its exchange.
+Inside a silo it is local SGD with averaging (FedAvg): TDCD's Algorithm 1 (line numbers below)
+without lines 13-22. With `combined = False` a hub predicts with its own silo's block. With
+`combined = True` the lone silos' scores are put together at prediction (logits added up,
+regressions averaged): what a federation must beat to be worth its exchange.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class Alone(TieredSGD):
         need_labels(placement, placement.topology.silos, "no silo can train alone without labels")
 
     def round(self, fed: Fabric, state: State, draw: Draw) -> State:
-        theta_k = self.to_clients(fed, state.theta, draw)
+        theta_k = self.to_clients(fed, state.theta, draw)  # 11-12
         rest_k = fed.at_clients(local.nothing_from_others, fed.part, draw.batch_k)
-        theta_k = fed.at_clients(
+        theta_k = fed.at_clients(  # 25-29
             self.local_sgd,
             fed.part,
             theta_k,
@@ -58,7 +58,8 @@ class Alone(TieredSGD):
             draw.lr,
             steps=self.local_steps,
         )
-        return State(self.average(fed, theta_k, state, fed.at_clients(counted, rest_k)))
+        theta = self.average(fed, theta_k, state, fed.at_clients(counted, rest_k))  # 32
+        return State(theta)
 
     @in_shares
     def local_sgd(self, part: Part, theta: Theta, rest: Rows, batch: Batch, lr: Tensor) -> Theta:

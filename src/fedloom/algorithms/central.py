@@ -1,7 +1,7 @@
 """The pooled baseline: the same sum model, trained in one place on everyone's raw rows.
 
 What the federation is compared with, not something to deploy: features and labels leave the
-clients. It is written over the fabric like everything else, so it has records and a bill; the bill
+clients. It is written over the fabric like everything else, so it has records and a ledger, which
 counts a row each time it is drawn.
 """
 
@@ -76,9 +76,9 @@ class Central(MinibatchSGD):
             features, labels, counts = tree.map_tensors(
                 lambda a, q=q: a.unflatten(0, (steps, -1))[q % steps], whole
             )
-            slope = grad(pooled_loss)(thetas, parts, features, labels, counts)
+            gradients = grad(pooled_loss)(thetas, parts, features, labels, counts)
             moved = {
-                silo: local.descend(thetas[silo], slope[silo], counts, eta, self.l2)
+                silo: local.descend(thetas[silo], gradients[silo], counts, eta, self.l2)
                 for silo in thetas
             }
             head = next(iter(moved.values())).head

@@ -128,20 +128,20 @@ class FedBCD(Releasing, TieredSGD):
         """FedBCD-s: silo after silo takes its Q steps; those after it see what it has come to."""
         theta_k = self.to_clients(fed, state.theta, draw)
         phi, noise_k = self.embeddings(fed, theta_k, draw)
-        theta, holder, moved = state.theta, self.holder(fed), fed
+        theta, holder, stepped = state.theta, self.holder(fed), fed
         seen = fed.at(holder, nothing_yet)
         for silo in fed.silos:
             turn = fed.within(silo)
             if self.updates == "fresh-own":
                 given_k = self.rest(turn, fed.collect(HUB_EMBEDDING, phi, to=silo), draw)
             else:
-                seen = fed.at(holder, newer, seen, moved.collect(HUB_EMBEDDING, phi, to=holder))
+                seen = fed.at(holder, newer, seen, stepped.collect(HUB_EMBEDDING, phi, to=holder))
                 given_k = self.derivatives(fed, seen, draw, turn)
             new = self.train(turn, theta_k, given_k, noise_k, state, draw)
             theta = fed.renew(theta, new)
             if silo != fed.silos[-1]:
                 again, _ = self.embeddings(turn, turn.to_clients(MODEL, new), draw)
-                phi, moved = fed.renew(phi, again), turn
+                phi, stepped = fed.renew(phi, again), turn
         return State(share_head(fed, theta))
 
     # What both have in common. `turn`: the silos that step now.
@@ -170,9 +170,9 @@ class FedBCD(Releasing, TieredSGD):
         joint_k = label.scatter(CUT, joint, draw.rows)
         gradient_k = label.at_clients(derivative, part, fed.known({}), joint_k, draw.batch_k)
         gradient = label.gather(CUT_DERIVATIVE, gradient_k, draw.rows)
-        each = fed.at(holder, shares, part, joint, gradient)
+        by_silo = fed.at(holder, shares, part, joint, gradient)
         return turn.scatter(
-            CUT_GRADIENT, turn.spread(HUB_CUT_GRADIENT, each, frm=holder), draw.rows
+            CUT_GRADIENT, turn.spread(HUB_CUT_GRADIENT, by_silo, frm=holder), draw.rows
         )
 
     def train(
@@ -242,5 +242,5 @@ def nothing_yet() -> dict[str, Rows]:
     return {}
 
 
-def newer(seen: dict[str, Rows], came: dict[str, Rows]) -> dict[str, Rows]:
-    return {**seen, **came}
+def newer(seen: dict[str, Rows], arrived: dict[str, Rows]) -> dict[str, Rows]:
+    return {**seen, **arrived}

@@ -77,11 +77,11 @@ class Releasing(Algorithm):
     def protections(self) -> dict[str, str]:
         if self.privacy is None:
             return {}
-        told = f"Gaussian noise of {self.scales.noise:.3g} on each number"
+        embedding_noise = f"Gaussian noise of {self.scales.noise:.3g} on each number"
         if self.privacy.clip is not None:
-            told += f", rows clipped to norm {self.privacy.clip:g}"
-        told += ", from the client's secret"
-        words = {"embedding": told, "hub-embedding": told}
+            embedding_noise += f", rows clipped to norm {self.privacy.clip:g}"
+        embedding_noise += ", from the client's secret"
+        words = {"embedding": embedding_noise, "hub-embedding": embedding_noise}
         if self.privacy.mode == "trained":
             words["update"] = (
                 f"gradients clipped to {self.privacy.gradient_clip:g}, noise "

@@ -124,13 +124,13 @@ class SplitNN(TieredSGD):
         phi = fed.gather(EMBEDDING, phi_k, rows)
         joint = fed.at(holder, joined, part, fed.collect(HUB_EMBEDDING, phi, to=holder))  # 2
         joint_k = label.scatter(CUT, joint, rows)
-        slope_k = label.at_clients(derivative, part, top_k, joint_k, batch_k)  # 3-4
-        slope = label.gather(CUT_DERIVATIVE, slope_k, rows)
-        slopes = fed.at(holder, shares, part, joint, slope)
+        gradient_k = label.at_clients(derivative, part, top_k, joint_k, batch_k)  # 3-4
+        gradient = label.gather(CUT_DERIVATIVE, gradient_k, rows)
+        gradients = fed.at(holder, shares, part, joint, gradient)
         top_k = label.at_clients(  # 5
             self.train_top, part, top_k, joint_k, batch_k, draw.lr, steps=top_steps
         )
-        theta = self.pull(fed, holder, theta_k, slopes, state, draw)  # 5-6
+        theta = self.pull(fed, holder, theta_k, gradients, state, draw)  # 5-6
         top = self.average_tops(label, top_k, state.top, label.at_clients(counted, joint_k))
         return SplitState(theta, top)
 
@@ -139,28 +139,28 @@ class SplitNN(TieredSGD):
         fed: Fabric,
         frm: str,
         theta_k: AtClients[Theta],
-        slopes: AtHubs[Mapping[str, Rows]],
+        gradients: AtHubs[Mapping[str, Rows]],
         state: Any,
         draw: Draw,
     ) -> AtHubs[Theta]:
-        """Every silo gets its share of the derivatives and pulls it back Q times."""
-        share = fed.spread(HUB_CUT_GRADIENT, slopes, frm=frm)
-        slope_k = fed.scatter(CUT_GRADIENT, share, draw.rows)
+        """Steps 5-6: every silo gets its share of the derivatives and pulls it back Q times."""
+        share = fed.spread(HUB_CUT_GRADIENT, gradients, frm=frm)
+        gradient_k = fed.scatter(CUT_GRADIENT, share, draw.rows)
         theta_k = fed.at_clients(
             self.frozen_gradient_sgd,
             fed.part,
             theta_k,
-            slope_k,
+            gradient_k,
             draw.batch_k,
             draw.lr,
             steps=self.local_steps,
         )
-        return self.average(fed, theta_k, State(state.theta), fed.at_clients(counted, slope_k))
+        return self.average(fed, theta_k, State(state.theta), fed.at_clients(counted, gradient_k))
 
     def frozen_gradient_sgd(
-        self, part: Part, theta: Theta, slope: Rows, batch: Batch, lr: Tensor
+        self, part: Part, theta: Theta, gradient: Rows, batch: Batch, lr: Tensor
     ) -> Theta:
-        return local.frozen_gradient_sgd(part, theta, slope, batch, lr, self.l2)
+        return local.frozen_gradient_sgd(part, theta, gradient, batch, lr, self.l2)
 
     # The top model: only in the label silo, and only where the task has a head
 
@@ -186,7 +186,7 @@ class SplitNN(TieredSGD):
             weight_k = label.at_clients(self.weigh, label.part, rows_k)
         return label.mean(TOP_UPDATE, top_k, otherwise=before, weight=weight_k)
 
-    # What came of it
+    # Prediction and export
 
     def predict(self, fed: Fabric, state: Any, step: Step) -> AtHubs[Rows]:
         holder = self.holder(fed)
@@ -246,10 +246,10 @@ def top_loss(theta: Theta, part: Part, joint: Rows, batch: Batch) -> Tensor:
     return local.mean_over(joint.mask, row_losses(part, theta.head, joint.value, batch))
 
 
-def shares(part: Part, joint: Rows, slope: Rows) -> dict[str, Rows]:
+def shares(part: Part, joint: Rows, gradient: Rows) -> dict[str, Rows]:
     """Each silo's own columns of the derivatives; a row counts where it has a derivative too."""
-    mask = joint.mask & slope.mask
-    return {silo: Rows(part.share(slope.value, silo), mask) for silo in part.shapes.width}
+    mask = joint.mask & gradient.mask
+    return {silo: Rows(part.share(gradient.value, silo), mask) for silo in part.shapes.width}
 
 
 def top_scores(part: Part, top: Params, joint: Rows) -> Rows:

@@ -1,8 +1,9 @@
 """U-shaped SplitNN: a server without data or labels holds the middle of the network.
 
-Thesis, section 4.1 (after Vepakomma et al., 2018): silos send their embeddings to a server, whose
-middle goes over them; what it gives goes to the label silo, which keeps the last layers and takes
-the loss; derivatives travel back the same way. With Q = 1 it is SGD on the joined network.
+Thesis, section 4.1 (its steps 1-6 below; after Vepakomma et al., 2018): silos send their embeddings
+to a server, which applies the middle to them. Its output goes to the label silo, which keeps the
+last layers and takes the loss; derivatives travel back the same way. With Q = 1 it is SGD on the
+joined network.
 
 Readings, beyond those of splitnn.py:
 - The task's `middle` is the server's, its `head` the last layers of the label silo; every client
@@ -116,16 +117,16 @@ class SplitNNU(SplitNN):
         label = fed.within(self.holder(fed))
         theta_k = self.to_clients(fed, state.theta, draw)
         top_k = self.top_to_clients(label, state.top)
-        phi_k = fed.at_clients(local.embed, part, theta_k, batch_k)
+        phi_k = fed.at_clients(local.embed, part, theta_k, batch_k)  # 1
         phi = fed.gather(EMBEDDING, phi_k, rows)
-        phis = fed.collect(HUB_EMBEDDING, phi, to=SERVER)  # every party to the server
-        joint = fed.at(SERVER, joined_there, parts, phis)
+        phis = fed.collect(HUB_EMBEDDING, phi, to=SERVER)  # 2: every party to the server
+        joint = fed.at(SERVER, joined_there, parts, phis)  # 3: the server's layers
         middle_k = label.scatter(MIDDLE, self.to_labels(fed, state.middle, joint), rows)
-        slope_k = label.at_clients(last_derivative, part, top_k, middle_k, batch_k)
-        slope = label.gather(MIDDLE_DERIVATIVE, slope_k, rows)  # backpropagation starts here
-        back = label.collect(HUB_MIDDLE_DERIVATIVE, slope, to=SERVER)
-        slopes = fed.at(SERVER, middle_shares, parts, state.middle, joint, back)
-        middle = fed.at(
+        gradient_k = label.at_clients(last_derivative, part, top_k, middle_k, batch_k)  # 3-4
+        gradient = label.gather(MIDDLE_DERIVATIVE, gradient_k, rows)
+        back = label.collect(HUB_MIDDLE_DERIVATIVE, gradient, to=SERVER)
+        gradients = fed.at(SERVER, middle_shares, parts, state.middle, joint, back)  # 4
+        middle = fed.at(  # 5: both parts of the master's model
             SERVER,
             self.train_middle,
             parts,
@@ -138,12 +139,12 @@ class SplitNNU(SplitNN):
         top_k = label.at_clients(
             self.train_top, part, top_k, middle_k, batch_k, draw.lr, steps=self.top_steps
         )
-        theta = self.pull(fed, SERVER, theta_k, slopes, state, draw)
+        theta = self.pull(fed, SERVER, theta_k, gradients, state, draw)  # 5-6
         top = self.average_tops(label, top_k, state.top, label.at_clients(counted, middle_k))
         return USplitState(theta, middle, top)
 
     def to_labels(self, fed: Fabric, middle: AtHubs[Params], joint: AtHubs[Rows]) -> AtHubs[Rows]:
-        """What the middle gives, at the label silo's hub."""
+        """The middle's output, at the label silo's hub."""
         holder = self.holder(fed)
         gives = fed.at(SERVER, through_middle, fed.parts, middle, joint)
         only = fed.at(SERVER, to_all, fed.known((holder,)), gives)
@@ -154,11 +155,11 @@ class SplitNNU(SplitNN):
     ) -> Params:
         """One step on every minibatch of the round, with the derivatives that came back."""
         steps = self.top_steps
-        whole = (joint.value, *came_back(joint, back))
+        arrays = (joint.value, *came_back(joint, back))
         for q in range(steps):
-            z, slope, mask = (a.unflatten(0, (steps, -1))[q] for a in whole)
-            down = grad(pulled_middle)(Theta({}, middle), parts, z, Rows(slope, mask))
-            middle = local.descend(Theta({}, middle), down, mask, lr[q], self.l2).head
+            z, gradient, mask = (a.unflatten(0, (steps, -1))[q] for a in arrays)
+            by_middle = grad(pulled_middle)(Theta({}, middle), parts, z, Rows(gradient, mask))
+            middle = local.descend(Theta({}, middle), by_middle, mask, lr[q], self.l2).head
         return middle
 
     def train_top(self, part: Part, top: Params, joint: Rows, batch: Batch, lr: Tensor) -> Params:
@@ -219,24 +220,24 @@ def last_scores(part: Part, top: Params, given: Rows) -> Rows:
 
 def came_back(joint: Rows, back: dict[str, Rows]) -> Rows:
     """The derivatives from the label silo; a row counts where every silo has it."""
-    (slope,) = back.values()
-    return Rows(slope.value, slope.mask & joint.mask)
+    (gradient,) = back.values()
+    return Rows(gradient.value, gradient.mask & joint.mask)
 
 
-def pulled_middle(theta: Theta, parts: Parts, joint: Tensor, slope: Rows) -> Tensor:
+def pulled_middle(theta: Theta, parts: Parts, joint: Tensor, gradient: Rows) -> Tensor:
     """A function with the gradient of the loss: derivatives pulled back through the middle."""
-    along = (middle_of(parts, theta.head, joint) * slope.value).sum(-1)
-    return local.mean_over(slope.mask, along)
+    along = (middle_of(parts, theta.head, joint) * gradient.value).sum(-1)
+    return local.mean_over(gradient.mask, along)
 
 
 def middle_shares(
     parts: Parts, middle: Params, joint: Rows, back: dict[str, Rows]
 ) -> dict[str, Rows]:
     """Each silo's share of the derivatives, pulled back through the middle."""
-    slope = came_back(joint, back)
-    down = grad(_along)(joint.value, parts, middle, slope.value)
-    return shares(next(iter(parts.values())), joint, Rows(down, slope.mask))
+    gradient = came_back(joint, back)
+    by_joint = grad(_along)(joint.value, parts, middle, gradient.value)
+    return shares(next(iter(parts.values())), joint, Rows(by_joint, gradient.mask))
 
 
-def _along(joint: Tensor, parts: Parts, middle: Params, slope: Tensor) -> Tensor:
-    return (middle_of(parts, middle, joint) * slope).sum()
+def _along(joint: Tensor, parts: Parts, middle: Params, gradient: Tensor) -> Tensor:
+    return (middle_of(parts, middle, joint) * gradient).sum()

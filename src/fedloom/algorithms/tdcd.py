@@ -120,5 +120,5 @@ def _head_of(theta: Theta) -> dict[str, Tensor]:
 
 def _with_mean_head(theta: Theta, heads: dict[str, dict[str, Tensor]]) -> Theta:
     replicas = list(heads.values())
-    mean = tree.map_tensors(lambda *each: torch.stack(each).sum(0) / len(each), *replicas)
+    mean = tree.map_tensors(lambda *tensors: torch.stack(tensors).sum(0) / len(tensors), *replicas)
     return theta._replace(head=mean)

@@ -1,9 +1,9 @@
-"""TDCD with labels in one silo only (journal, Remark 2).
+"""TDCD with labels in one silo only (journal, Remark 2; line numbers of its Algorithm 1 below).
 
-At every local step, all silos send their fresh embeddings to the silo that holds the labels; its
+At every local step, all silos send their fresh embeddings to the silo that holds the labels. Its
 clients differentiate the loss of their own rows, once for every silo (own embedding fresh, the
 others' as at the start of the round), and the derivatives travel back. The iterates are those of
-TDCD; the bill is higher.
+TDCD; it costs more messages and bytes.
 
 It keeps labels where they are, it does not hide them: with cross-entropy the negative entry of a
 row's derivative is its label. And it has no form with a trainable head: only the label silo could
@@ -79,34 +79,36 @@ class TDCDPrivateLabels(TieredSGD):
     def round(self, fed: Fabric, state: State, draw: Draw) -> State:
         holder, part = self.labels_at or fed.silos[0], fed.part
         label = fed.within(holder)
-        theta_k = self.to_clients(fed, state.theta, draw)
-        fresh = stale = embeddings(fed, theta_k, Step(draw.batch_k, draw.rows), holder)
+        theta_k = self.to_clients(fed, state.theta, draw)  # 11-12
+        fresh = stale = embeddings(fed, theta_k, Step(draw.batch_k, draw.rows), holder)  # 13, 17
         work_k = fed.at_clients(begin, theta_k)
-        for q in range(self.local_steps):
+        for q in range(self.local_steps):  # 25-29
             step = draw.step(fed, q)
             if q > 0:
                 theta_k = fed.at_clients(theta_of, work_k)
                 fresh = embeddings(fed, theta_k, step, holder)
-            z = fed.at(holder, views, part, fed.known((q, step.rows.size)), fresh, stale)
+            z = fed.at(holder, views, part, fed.known((q, step.rows.size)), fresh, stale)  # 19
             z_k = label.scatter(SCORES, z, step.rows)
             dz = label.gather(
                 DERIVATIVE, label.at_clients(derivatives, part, z_k, step.batch_k), step.rows
             )
-            slopes = fed.at(holder, by_silo, fed.known(fed.silos), z, dz)
-            slope_k = fed.scatter(
-                GRADIENT, fed.spread(HUB_DERIVATIVE, slopes, frm=holder), step.rows
+            gradients = fed.at(holder, by_silo, fed.known(fed.silos), z, dz)
+            gradient_k = fed.scatter(
+                GRADIENT, fed.spread(HUB_DERIVATIVE, gradients, frm=holder), step.rows
             )
             eta = fed.known(draw.lr.value[q])
-            work_k = fed.at_clients(self.push, part, work_k, slope_k, step.batch_k, eta, steps=1)
+            work_k = fed.at_clients(  # 27
+                self.push, part, work_k, gradient_k, step.batch_k, eta, steps=1
+            )
             work_k = fed.hold(work_k)
         theta_k, rows_k = fed.at_clients(theta_of, work_k), fed.at_clients(rows_of, work_k)
-        return State(self.average(fed, theta_k, state, rows_k))
+        return State(self.average(fed, theta_k, state, rows_k))  # 32
 
-    def push(self, part: Part, work: Work, slope: Rows, batch: Batch, lr: Tensor) -> Work:
+    def push(self, part: Part, work: Work, gradient: Rows, batch: Batch, lr: Tensor) -> Work:
         """Eqn. 5, with the derivative of the loss given instead of taken."""
-        down = grad(local.pulled)(work.theta, part, slope, batch)
-        rows = slope.mask.sum() + (work.rows if self.minibatch == "fresh" else 0)
-        return Work(local.descend(work.theta, down, slope.mask, lr, self.l2), rows)
+        by_theta = grad(local.pulled)(work.theta, part, gradient, batch)
+        rows = gradient.mask.sum() + (work.rows if self.minibatch == "fresh" else 0)
+        return Work(local.descend(work.theta, by_theta, gradient.mask, lr, self.l2), rows)
 
     def predict(self, fed: Fabric, state: State, step: Step) -> AtHubs[Rows]:
         return predict_jointly(fed, state, step)

@@ -1,6 +1,7 @@
 """HyFEM, hybrid federated matched averaging: clients with any of the rows and any of the views.
 
-Zhang, Yin, Hong, Chen: Hybrid Federated Learning: Algorithms and Implementation, Algorithm 1.
+Zhang, Yin, Hong, Chen: Hybrid Federated Learning: Algorithms and Implementation, Algorithm 1 (it
+has no line numbers; its comments stand at the statements below).
 
 One silo, whose hub is the server. Client m trains an extractor for each view d that it holds (D_m)
 and a perceptron w_m of a width of its own. The hub averages extractors view by view, over those who
@@ -142,12 +143,12 @@ class HyFEMAvg(MinibatchSGD):
 
     def round(self, fed: Fabric, state: HyFEMState, draw: Draw) -> HyFEMState:
         own = fed.at_hubs(self.distribute, state.theta, state.maps)
-        start_k = fed.spread(OWN_MODEL, own)
-        theta_k = fed.at_clients(
+        start_k = fed.spread(OWN_MODEL, own)  # Distribute the aggregated models
+        theta_k = fed.at_clients(  # Local Updates
             self.local_sgd, fed.part, start_k, draw.batch_k, draw.lr, steps=self.local_steps
         )
-        came = fed.collect(OWN_UPDATE, theta_k)
-        server = fed.at_hubs(self.merge, state.theta, state.maps, came)
+        updates = fed.collect(OWN_UPDATE, theta_k)
+        server = fed.at_hubs(self.merge, state.theta, state.maps, updates)  # Aggregation, Matching
         return HyFEMState(fed.at_hubs(theta_of, server), fed.at_hubs(maps_of, server))
 
     # At clients
@@ -157,8 +158,8 @@ class HyFEMAvg(MinibatchSGD):
         theta = start
         for q, eta in enumerate(lr):
             rows = local.of_step(batch, q)
-            slope = grad(self.objective)(theta, start, part, rows)
-            theta = local.descend(theta, slope, rows.mask, eta, self.l2)
+            gradient = grad(self.objective)(theta, start, part, rows)
+            theta = local.descend(theta, gradient, rows.mask, eta, self.l2)
         return theta
 
     def objective(self, theta: Theta, start: Theta, part: Part, batch: Batch) -> Tensor:
@@ -176,13 +177,13 @@ class HyFEMAvg(MinibatchSGD):
         return {name: self.own_model(theta, maps, name) for name in maps}
 
     def own_model(self, theta: Theta, maps: Maps, name: str) -> Theta:
-        return own_model(theta, self.held(theta, maps)[name], maps[name])
+        return own_model(theta, self.views_of_clients(theta, maps)[name], maps[name])
 
-    def merge(self, theta: Theta, maps: Maps, came: dict[str, Theta]) -> Server:
-        held = self.held(theta, maps)
-        return merge(Server(theta, maps), came, held, self.sweeps, self.price)
+    def merge(self, theta: Theta, maps: Maps, updates: dict[str, Theta]) -> Server:
+        views = self.views_of_clients(theta, maps)
+        return merge(Server(theta, maps), updates, views, self.sweeps, self.price)
 
-    def held(self, theta: Theta, maps: Maps) -> Lists:
+    def views_of_clients(self, theta: Theta, maps: Maps) -> Lists:
         """D_m of every client."""
         return self.views or dict.fromkeys(maps, views_of(theta.block))
 

@@ -48,26 +48,26 @@ def own_model(theta: Theta, views: Sequence[int], pi: tuple[Tensor, ...]) -> The
     """A client's: theta_d of its views, and Pi_m theta_0."""
     block = theta.block
     all_views = perceptron(block, columns(block, views_of(block)))
-    mine = project(all_views, columns(block, sorted(views)), _arrays(pi))
+    own = project(all_views, columns(block, sorted(views)), _arrays(pi))
     extractors = {name: a for name, a in block.items() if view_of(name) in views}
-    return Theta(extractors | layers(mine, block["layers.0.bias"]), {})
+    return Theta(extractors | layers(own, block["layers.0.bias"]), {})
 
 
 def merge(
-    server: Server, came: Mapping[str, Theta], views: Lists, sweeps: int, price: float
+    server: Server, updates: Mapping[str, Theta], views: Lists, sweeps: int, price: float
 ) -> Server:
-    """Extractors averaged view by view over those who hold the view; perceptrons matched, and
-    averaged neuron by neuron. Those who did not come keep their places."""
+    """Extractors are averaged view by view, over those who hold the view. Perceptrons are matched,
+    and averaged neuron by neuron. Absent clients keep their places."""
     block = server.theta.block
     inputs = {name: columns(block, sorted(views[name])) for name in server.maps}
     before = perceptron(block, columns(block, views_of(block)))
-    nets = {name: perceptron(mine.block, inputs[name]) for name, mine in came.items()}
+    nets = {name: perceptron(update.block, inputs[name]) for name, update in updates.items()}
     places = {name: _arrays(pi) for name, pi in server.maps.items()}
-    if sweeps:
+    if sweeps:  # Global Matching Updates
         places |= match(before, nets, places, sweeps, price).maps
     after = average(before, nets, places, inputs)
-    extractors = {
-        name: _mean([mine.block[name] for mine in came.values() if name in mine.block], a)
+    extractors = {  # Global Aggregation of Feature Extractors
+        name: _mean([update.block[name] for update in updates.values() if name in update.block], a)
         for name, a in block.items()
         if view_of(name) is not None
     }
@@ -75,9 +75,9 @@ def merge(
     return Server(theta, {name: _tensors(pi, theta) for name, pi in places.items()})
 
 
-def _mean(each: list[Tensor], otherwise: Tensor) -> Tensor:
-    """In double precision; `otherwise` where nobody came."""
-    return torch.stack(each).double().mean(0).to(otherwise) if each else otherwise
+def _mean(tensors: list[Tensor], otherwise: Tensor) -> Tensor:
+    """In double precision; `otherwise` where there is no update."""
+    return torch.stack(tensors).double().mean(0).to(otherwise) if tensors else otherwise
 
 
 def _arrays(pi: tuple[Tensor, ...]) -> tuple[Ints, ...]:
@@ -91,11 +91,11 @@ def _tensors(pi: tuple[Ints, ...], like: Theta) -> tuple[Tensor, ...]:
 
 def without_views(placement: Placement, views: Lists) -> Placement:
     """Zeros in the views that `views` does not give a client."""
-    x = {silo: mine.clone() for silo, mine in placement.x.items()}
-    for silo, mine in x.items():
+    x = {silo: features.clone() for silo, features in placement.x.items()}
+    for silo, features in x.items():
         for client, rows in placement.held(silo).items():
-            for view in set(range(mine.shape[1])) - set(views.get(client.name, ())):
-                mine[rows, view] = 0
+            for view in set(range(features.shape[1])) - set(views.get(client.name, ())):
+                features[rows, view] = 0
     return replace(placement, x=x)
 
 
@@ -116,14 +116,16 @@ def check_zeros(placement: Placement, views: Lists, count: int) -> None:
                 )
 
 
-def check_widths(widths: Lists, clients: Sequence[str], most: Sequence[int]) -> None:
+def check_widths(widths: Lists, clients: Sequence[str], limits: Sequence[int]) -> None:
     """Of known clients, for every hidden layer, from 1 to that of the whole model."""
-    for name, mine in widths.items():
+    for name, own_widths in widths.items():
         if name not in clients:
             raise SettingError(f"widths: there is no client {name!r}{nearest(name, clients)}")
-        if len(mine) != len(most):
-            raise SettingError(f"widths: {name!r} has {len(mine)}, the model {len(most)} layers")
-        for width, limit in zip(mine, most, strict=True):
+        if len(own_widths) != len(limits):
+            raise SettingError(
+                f"widths: {name!r} has {len(own_widths)}, the model {len(limits)} layers"
+            )
+        for width, limit in zip(own_widths, limits, strict=True):
             if not isinstance(width, int) or not 1 <= width <= limit:
                 raise SettingError(
                     f"widths: {name!r} has {width!r}; it must be from 1 to {limit}, the model's own"

@@ -53,11 +53,11 @@ class VAFL(Visiting):
     ] = None
 
     @property
-    def together(self) -> int:
+    def group_size(self) -> int:
         return self.group
 
     @property
-    def oldest(self) -> int | None:
+    def delay_bound(self) -> int | None:
         return self.max_delay
 
     def master_lr_of(self, turn: int, silos: int) -> float:

@@ -7,8 +7,8 @@ and learn from the derivatives it returns.
   derive alike: silos that visit equally often work on the same rows.
 - A round is as many visits as there are silos (`visits`), rounded up to whole groups. The step size
   is that of the master's turn: a common count of its answers.
-- A row counts for a visitor where the master has every silo's embedding of it, and its label. Rows
-  of an absent client lie there as they last came; those that never came count nowhere.
+- A row counts for a visitor where the master has every silo's embedding of it, and its label. Of an
+  absent client the table has the last embeddings; rows that never came count nowhere.
 - Inside a silo, clients take Q steps with the derivatives frozen, and the hub averages them.
 """
 
@@ -44,8 +44,8 @@ from ..contract import Step
 from ..releasing import Releasing
 from ..step_sizes import StepSize, step_size
 from ..tiered import EMBEDDING, HUB_EMBEDDING, MODEL, UPDATE
-from . import server_table as table
-from .server_table import Desk, Parts
+from . import server_table
+from .server_table import Parts, ServerTable
 
 HUB_LABELS = Kind(
     "hub-labels",
@@ -53,40 +53,40 @@ HUB_LABELS = Kind(
     "label",
     reveals="the labels",
 )
-SLOPE = Kind(
+GRADIENT = Kind(  # its name on the wire stays
     "slope",
     "derivatives of the loss by the visitor's embeddings",
     "embedding",
     reveals="labels: without a head the negative entry of a row IS its label, with one rows can "
     "still be sorted by label",
 )
-OWN_SLOPE = Kind(
+OWN_GRADIENT = Kind(
     "own-slope",
     "the derivatives of a client's own rows, to that client",
     "embedding",
     reveals="labels, as they do to its hub",
 )
 
-PIECE = 4096  # rows that are primed at a time
+PRIMED_ROWS = 4096  # rows that are primed at a time
 
 
 class VisitState(NamedTuple):
-    """Each hub's block of the model, and the master's desk."""
+    """Each hub's block of the model, and the master's table."""
 
     theta: AtHubs[Theta]
-    desk: AtHubs[Desk]
+    desk: AtHubs[ServerTable]  # its name in checkpoints stays
 
 
-class Common(NamedTuple):
-    """What every party knows of a round."""
+class RoundFacts(NamedTuple):
+    """What every party knows of a round, and draws minibatches from."""
 
     streams: Streams
     size: int
     round: int
 
 
-class Kept(NamedTuple):
-    """What a silo keeps while it waits for the answer."""
+class Pending(NamedTuple):
+    """A visit that was not answered yet: what its silo needs to learn from the answer."""
 
     theta_k: AtClients[Theta]
     step: Step
@@ -118,15 +118,15 @@ class Visiting(Releasing):
     State: ClassVar[type[Any]] = VisitState
     asynchronous: ClassVar[bool] = True
 
-    # What kinds of it differ in
+    # What the algorithms differ in
 
     @property
-    def together(self) -> int:
+    def group_size(self) -> int:
         """t, how many visitors the master waits for."""
         return 1
 
     @property
-    def oldest(self) -> int | None:
+    def delay_bound(self) -> int | None:
         """D, how many turns old an embedding may be."""
         return None
 
@@ -147,60 +147,65 @@ class Visiting(Releasing):
         streams = fed.known(fed.streams)
         theta = fed.at_hubs(block_only, fed.part, streams)
         size = fed.known(fed.size)
-        return VisitState(theta, fed.at(self.at(fed), table.empty, fed.parts, streams, size))
+        return VisitState(theta, fed.at(self.at(fed), server_table.empty, fed.parts, streams, size))
 
-    def draw(self, fed: Fabric) -> Common:
-        return Common(fed.streams, fed.size, fed.round)
+    def draw(self, fed: Fabric) -> RoundFacts:
+        return RoundFacts(fed.streams, fed.size, fed.round)
 
-    def round(self, fed: Fabric, state: VisitState, draw: Common) -> VisitState:
+    def round(self, fed: Fabric, state: VisitState, draw: RoundFacts) -> VisitState:
         if self.prime and fed.round == 0:
             state = self.primed(fed, state)
-        theta, desk = fed.visits(
+        theta, table = fed.visits(
             self.ask,
             self.answer,
             self.learn,
             state.theta,
             state.desk,
             at=self.at(fed),
-            reply=SLOPE,
+            reply=GRADIENT,
             turns=self.turns(len(fed.silos)),
-            group=self.together,
-            again=None if self.oldest is None else self.again,
+            group=self.group_size,
+            again=None if self.delay_bound is None else self.again,
             given=draw,
         )
-        return VisitState(theta, desk)
+        return VisitState(theta, table)
 
     # A visit
 
     def ask(
         self, silo: Fabric, theta: AtHubs[Theta], visit: Visit
-    ) -> tuple[dict[Kind, AtHubs[Any]], Kept]:
-        """Algorithm 1, lines 4-5, over the silo's clients."""
+    ) -> tuple[dict[Kind, AtHubs[Any]], Pending]:
+        """Algorithm 1, lines 4-6, over the silo's clients."""
         ids = self.ids(self.draw(silo), visit)
-        step = Step(*silo.minibatch(ids))
+        step = Step(*silo.minibatch(ids))  # 4
         theta_k = silo.to_clients(MODEL, theta)
         noise_k = self.protection.row_noise(silo, step.rows, ids, theta_k)
         phi_k = silo.at_clients(self.protection.release, silo.part, theta_k, step.batch_k, noise_k)
-        asked = {HUB_EMBEDDING: silo.gather(EMBEDDING, phi_k, step.rows)}
+        query = {HUB_EMBEDDING: silo.gather(EMBEDDING, phi_k, step.rows)}  # 5-6
         if visit.silo == self.holder(silo):
             y_k = silo.at_clients(labels_of, step.batch_k)
-            asked[HUB_LABELS] = silo.gather(LABELS, y_k, step.rows)
-        return asked, Kept(theta_k, step, ids, noise_k)
+            query[HUB_LABELS] = silo.gather(LABELS, y_k, step.rows)
+        return query, Pending(theta_k, step, ids, noise_k)
 
     def learn(
-        self, silo: Fabric, theta: AtHubs[Theta], visit: Visit, kept: Kept, slope: AtHubs[Rows]
+        self,
+        silo: Fabric,
+        theta: AtHubs[Theta],
+        visit: Visit,
+        pending: Pending,
+        gradient: AtHubs[Rows],
     ) -> AtHubs[Theta]:
         """Line 7 (Eqn. 4a): the derivatives, pulled back through the clients' blocks."""
         rule, first = step_size(self.lr), visit.turn * self.local_steps
         lr = [rule(first + q) for q in range(self.local_steps)]
         eta = silo.known(torch.tensor(lr, dtype=silo.dtype))
-        slope_k = silo.scatter(OWN_SLOPE, slope, kept.step.rows)
-        normals_k = self.protection.step_noise(silo, kept.ids, self.local_steps, with_head=False)
-        given = (kept.theta_k, slope_k, kept.step.batch_k, eta, kept.noise_k, normals_k)
+        gradient_k = silo.scatter(OWN_GRADIENT, gradient, pending.step.rows)
+        normals_k = self.protection.step_noise(silo, pending.ids, self.local_steps, with_head=False)
+        given = (pending.theta_k, gradient_k, pending.step.batch_k, eta, pending.noise_k, normals_k)
         theta_k = silo.at_clients(
             self.frozen_gradient_sgd, silo.part, *given, steps=self.local_steps
         )
-        weight_k = None if self.weighting == "uniform" else silo.at_clients(rows_of, slope_k)
+        weight_k = None if self.weighting == "uniform" else silo.at_clients(rows_of, gradient_k)
         new = silo.mean(UPDATE, theta_k, otherwise=theta, weight=weight_k)
         return self.protection.settled(silo, new, theta)
 
@@ -222,58 +227,70 @@ class Visiting(Releasing):
     # The master
 
     def again(
-        self, parts: Parts, common: Common, desk: Desk, visits: tuple[Visit, ...], asks: Asks
+        self,
+        parts: Parts,
+        common: RoundFacts,
+        table: ServerTable,
+        visits: tuple[Visit, ...],
+        asks: Asks,
     ) -> Tensor:
         """Which silos' embeddings of the other visitors' rows are older than D."""
-        self.take(parts, common, desk, asks)
-        stale = torch.zeros(len(parts), dtype=torch.bool, device=desk.y.device)
-        for visit, came in asks:
-            ids = self.ids(common, visit).to(desk.y.device)[came[HUB_EMBEDDING.name].mask]
-            old = ~table.fresh(desk, ids, visit.turn, self.oldest).all(0)
-            old[list(parts).index(visit.silo)] = False
-            stale |= old
+        self.take(parts, common, table, asks)
+        stale = torch.zeros(len(parts), dtype=torch.bool, device=table.y.device)
+        for visit, message in asks:
+            ids = self.ids(common, visit).to(table.y.device)[message[HUB_EMBEDDING.name].mask]
+            too_old = ~server_table.fresh(table, ids, visit.turn, self.delay_bound).all(0)
+            too_old[list(parts).index(visit.silo)] = False
+            stale |= too_old
         return stale
 
     def answer(
-        self, parts: Parts, common: Common, desk: Desk, visits: tuple[Visit, ...], asks: Asks
-    ) -> tuple[Desk, dict[str, Rows]]:
-        """Lines 8-13 for a group of visitors: theta_0 moves once, by the mean of its derivatives
+        self,
+        parts: Parts,
+        common: RoundFacts,
+        table: ServerTable,
+        visits: tuple[Visit, ...],
+        asks: Asks,
+    ) -> tuple[ServerTable, dict[str, Rows]]:
+        """Lines 8-13 for a group of visitors: theta_0 moves once, by the mean of its gradients
         (Eqn. 2a); every visitor gets those by its own embeddings (Eqn. 2b), from theta_0 before."""
-        self.take(parts, common, desk, asks)
-        found = []
-        for visit, came in asks[: len(visits)]:
-            ids = self.ids(common, visit).to(desk.y.device)
-            here = table.fresh(desk, ids, visit.turn, self.oldest).all(1) & desk.labelled[ids]
-            mask = here & came[HUB_EMBEDDING.name].mask
-            mine = table.slopes(parts[visit.silo], desk, ids, mask)
-            table.count_delays(desk, ids if mine.rows == len(ids) else ids[mask], visit.turn)
-            found.append(mine)
+        self.take(parts, common, table, asks)  # 8, 11
+        gradients = []
+        for visit, message in asks[: len(visits)]:
+            ids = self.ids(common, visit).to(table.y.device)
+            complete = server_table.fresh(table, ids, visit.turn, self.delay_bound).all(1)
+            mask = complete & table.labelled[ids] & message[HUB_EMBEDDING.name].mask
+            own = server_table.gradients(parts[visit.silo], table, ids, mask)  # 9, 12
+            server_table.count_delays(table, ids if own.rows == len(ids) else ids[mask], visit.turn)
+            gradients.append(own)
         eta = self.master_lr_of(visits[0].turn, len(parts))
-        working = max(1, sum(mine.rows > 0 for mine in found))
-        head = tree.map_tensors(
-            lambda a, *each: a - eta * torch.stack(each).sum(0) / working,
-            desk.head,
-            *(mine.head for mine in found),
+        contributing = max(1, sum(own.rows > 0 for own in gradients))
+        head = tree.map_tensors(  # 10
+            lambda a, *tensors: a - eta * torch.stack(tensors).sum(0) / contributing,
+            table.head,
+            *(own.head for own in gradients),
         )
-        desk.calls.add_(len(asks) - len(visits))
-        replies = {visit.silo: mine.phi for visit, mine in zip(visits, found, strict=True)}
-        return desk._replace(head=head), replies
+        table.calls.add_(len(asks) - len(visits))
+        replies = {visit.silo: own.phi for visit, own in zip(visits, gradients, strict=True)}  # 13
+        return table._replace(head=head), replies
 
-    def take(self, parts: Parts, common: Common, desk: Desk, asks: Asks) -> None:
-        """What came, onto the desk."""
-        for visit, came in asks:
-            ids, shapes = self.ids(common, visit).to(desk.y.device), parts[visit.silo].shapes
-            table.put(desk, shapes, visit.silo, ids, came[HUB_EMBEDDING.name], visit.turn)
-            if HUB_LABELS.name in came:
-                table.put_labels(desk, ids, came[HUB_LABELS.name])
+    def take(self, parts: Parts, common: RoundFacts, table: ServerTable, asks: Asks) -> None:
+        """Writes what the silos sent into the table."""
+        for visit, message in asks:
+            ids, shapes = self.ids(common, visit).to(table.y.device), parts[visit.silo].shapes
+            server_table.put(
+                table, shapes, visit.silo, ids, message[HUB_EMBEDDING.name], visit.turn
+            )
+            if HUB_LABELS.name in message:
+                server_table.put_labels(table, ids, message[HUB_LABELS.name])
 
     def primed(self, fed: Fabric, state: VisitState) -> VisitState:
         """Before training: everyone's embeddings of all rows, and the labels."""
         at, label = self.at(fed), fed.within(self.holder(fed))
         theta_k = fed.to_clients(MODEL, state.theta)
-        desk = fed.at(at, tree.copy, state.desk)
-        for start in range(0, fed.size, PIECE):
-            ids = torch.arange(start, min(start + PIECE, fed.size))
+        table = fed.at(at, tree.copy, state.desk)
+        for start in range(0, fed.size, PRIMED_ROWS):
+            ids = torch.arange(start, min(start + PRIMED_ROWS, fed.size))
             step = Step(*fed.minibatch(ids))
             noise_k = self.protection.row_noise(fed, step.rows, ids, theta_k)
             phi_k = fed.at_clients(
@@ -282,8 +299,8 @@ class Visiting(Releasing):
             phis = fed.collect(HUB_EMBEDDING, fed.gather(EMBEDDING, phi_k, step.rows), to=at)
             y = label.gather(LABELS, label.at_clients(labels_of, step.batch_k), step.rows)
             ys = label.collect(HUB_LABELS, y, to=at)
-            desk = fed.at(at, filled, fed.parts, desk, fed.known(ids), phis, ys)
-        return VisitState(state.theta, desk)
+            table = fed.at(at, filled, fed.parts, table, fed.known(ids), phis, ys)
+        return VisitState(state.theta, table)
 
     # Common knowledge
 
@@ -295,24 +312,24 @@ class Visiting(Releasing):
 
     def turns(self, silos: int) -> int:
         """The master's answers in a round."""
-        return -(-(self.visits or silos) // self.together)
+        return -(-(self.visits or silos) // self.group_size)
 
     def rows(self, size: int) -> int:
         return size if self.batch is None else self.batch
 
-    def ids(self, common: Common, visit: Visit) -> Tensor:
+    def ids(self, common: RoundFacts, visit: Visit) -> Tensor:
         """The rows of a visit."""
         count = self.rows(common.size)
-        drawn = [minibatch(common, nth, count) for nth in visit.nth]
-        return drawn[0] if len(drawn) == 1 else torch.cat(drawn)
+        minibatches = [minibatch(common, nth, count) for nth in visit.nth]
+        return minibatches[0] if len(minibatches) == 1 else torch.cat(minibatches)
 
     def exposure(self, fed: Fabric, round: int) -> tuple[Tensor, Tensor]:
         """A silo visits at most once a turn; with a bound on delays, it may be called for the rows
         of every visit of every other silo, too."""
-        common, turns = Common(fed.streams, fed.size, round), range(self.turns(len(fed.silos)))
+        common, turns = RoundFacts(fed.streams, fed.size, round), range(self.turns(len(fed.silos)))
         visits = [self.ids(common, Visit("", 0, (nth,))) for nth in turns]
         worked = times(torch.cat(visits), fed.size)
-        releases = worked * (1 if self.oldest is None else len(fed.silos))
+        releases = worked * (1 if self.delay_bound is None else len(fed.silos))
         primes = self.prime and round == 0
         return releases + int(primes), worked * self.local_steps
 
@@ -320,9 +337,9 @@ class Visiting(Releasing):
 
     def warm_up(self, part: Part, streams: Streams) -> None:
         batch, theta = local.made_up_rows(part), block_only(part, streams)
-        slope = Rows(torch.ones_like(local.embed(part, theta, batch)), batch.mask)
+        gradient = Rows(torch.ones_like(local.embed(part, theta, batch)), batch.mask)
         local.frozen_gradient_sgd(
-            part, theta, slope, batch, torch.ones(1, device=part.device), self.l2
+            part, theta, gradient, batch, torch.ones(1, device=part.device), self.l2
         )
 
     def predict(self, fed: Fabric, state: VisitState, step: Step) -> AtHubs[Rows]:
@@ -336,14 +353,14 @@ class Visiting(Releasing):
 
     def blocks(self, fed: Fabric, state: VisitState) -> dict[str, Theta]:
         """Blocks with the master's theta_0, which hubs do not hold themselves."""
-        heads = [desk.head for desk in fed.read(state.desk).values()]
+        heads = [table.head for table in fed.read(state.desk).values()]
         thetas = fed.read(state.theta)
         return {j: theta._replace(head=heads[0] if heads else {}) for j, theta in thetas.items()}
 
     def notes(self, fed: Fabric, state: VisitState) -> dict[str, Any]:
         """How old the other silos' embeddings were when they were used, in turns."""
-        desks = list(fed.read(state.desk).values())
-        return table.summary(desks[0]) if desks else {}
+        tables = list(fed.read(state.desk).values())
+        return server_table.summary(tables[0]) if tables else {}
 
     def delays(self, fed: Fabric, state: VisitState) -> list[int]:
         """How many embeddings were 0, 1, 2, ... turns old when they were used (the last: or more),
@@ -357,27 +374,27 @@ def block_only(part: Part, streams: Streams) -> Theta:
 
 
 @lru_cache(maxsize=32)
-def minibatch(common: Common, nth: int, count: int) -> Tensor:
-    """The rows of everyone's n-th visits of a round: not drawn again for each."""
+def minibatch(common: RoundFacts, nth: int, count: int) -> Tensor:
+    """The rows of everyone's n-th visit of a round: drawn once for all silos."""
     stream = common.streams.common("minibatch", common.round, nth)
     return torch.from_numpy(stream.sample(common.size, count))
 
 
-def rows_of(slope: Rows) -> Tensor:
+def rows_of(gradient: Rows) -> Tensor:
     """How many of a client's rows counted."""
-    return slope.mask.sum()
+    return gradient.mask.sum()
 
 
 def filled(
-    parts: Parts, desk: Desk, ids: Tensor, phis: Mapping[str, Rows], ys: Mapping[str, Rows]
-) -> Desk:
-    """The desk with what came before training (in place)."""
+    parts: Parts, table: ServerTable, ids: Tensor, phis: Mapping[str, Rows], ys: Mapping[str, Rows]
+) -> ServerTable:
+    """The table with what came before training (in place)."""
     for silo, rows in phis.items():
-        table.put(desk, parts[silo].shapes, silo, ids, rows, table.BEFORE)
-    table.put_labels(desk, ids, next(iter(ys.values())))
-    return desk
+        server_table.put(table, parts[silo].shapes, silo, ids, rows, server_table.BEFORE)
+    server_table.put_labels(table, ids, next(iter(ys.values())))
+    return table
 
 
-def joint_scores(parts: Parts, desk: Desk, phis: dict[str, Rows]) -> Rows:
+def joint_scores(parts: Parts, table: ServerTable, phis: dict[str, Rows]) -> Rows:
     part = next(iter(parts.values()))
-    return local.joint_scores(part, Theta({}, desk.head), phis)
+    return local.joint_scores(part, Theta({}, table.head), phis)

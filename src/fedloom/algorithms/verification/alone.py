@@ -27,8 +27,8 @@ def alone_cases(kind: type[Alone]) -> Cases:
         kind(local_steps=2, lr=0.2, batch=5, weighting="participants", combined=True),
     ]
     twins = [
-        Twin("N = 1: TDCD", one, TDCD(**settings), 1, None)
-        for one in examples
-        if (settings := {name: v for name, v in vars(one).items() if name != "combined"})
+        Twin("N = 1: TDCD", example, TDCD(**settings), 1, None)
+        for example in examples
+        if (settings := {name: v for name, v in vars(example).items() if name != "combined"})
     ]
     return Cases(examples, twins)

@@ -32,10 +32,10 @@ def central_cases(kind: type[Central]) -> Cases:
         kind(local_steps=3, lr=InverseSqrt(0.3), batch=9, minibatch="fresh", l2=0.05),
         kind(lr=0.2, batch=None, labels_at="birch"),
     ]
-    plain = [replace(one, labels_at=None) for one in examples]
-    same = [{k: v for k, v in vars(one).items() if k != "labels_at"} for one in plain]
+    plain = [replace(example, labels_at=None) for example in examples]
+    same = [{k: v for k, v in vars(example).items() if k != "labels_at"} for example in plain]
     twins = [
-        Twin("N = K = 1: TDCD", one, TDCD(**settings), 1, 1)
-        for one, settings in zip(plain, same, strict=True)
+        Twin("N = K = 1: TDCD", example, TDCD(**settings), 1, 1)
+        for example, settings in zip(plain, same, strict=True)
     ]
     return Cases(examples, twins)

@@ -47,11 +47,11 @@ def fedprox_cases(kind: type[FedProx]) -> Cases:
         kind(local_steps=2, lr=0.2, batch=9, minibatch="reused", weighting="participants"),
     ]
     many: dict[str, Any] = {"local_steps": 4, "lr": 0.2, "batch": 9}
-    one: dict[str, Any] = {**many, "local_steps": 1}
+    single_step: dict[str, Any] = {**many, "local_steps": 1}
     same = {**many, "minibatch": "fresh", "weighting": "rows"}
     twins = [
         Twin("mu = 0: FedAvg", kind(**many, mu=0.0), FedAvg(**many), 1, None),
-        Twin("Q = 1: FedAvg", kind(**one), FedAvg(**one), 1, None),
+        Twin("Q = 1: FedAvg", kind(**single_step), FedAvg(**single_step), 1, None),
         Twin("N = 1: FedBCD", kind(**many, mu=0.7), FedBCD(**same, prox=0.7), 1, None),
     ]
     return Cases(examples, twins)

@@ -39,7 +39,7 @@ def fresh_own_items(algorithm: FedBCD, facts: Facts, wide: dict[str, int]) -> li
     """In either order every silo's embeddings go to every other one, once."""
     clients, s, n = talking(algorithm, facts), algorithm.rows_of_round(facts.size), len(wide)
     rest = s * sum(facts.row("joint", j) + 1 for j in wide)
-    pairs, embeddings = n * (n - 1), (n - 1) * sum(each + s for each in wide.values())
+    pairs, embeddings = n * (n - 1), (n - 1) * sum(size + s for size in wide.values())
     way: Direction = "across" if algorithm.order == "parallel" else "up"
     return [
         ("top", way, HUB_EMBEDDING, pairs, embeddings),
@@ -56,7 +56,7 @@ def frozen_gradient_items(
     holder = algorithm.labels_at or next(iter(wide))
     turns = 1 if algorithm.order == "parallel" else len(wide)
     joint, m = s * facts.row("joint", holder), clients[holder]
-    up, down = ([j for j in each if j != holder] for each in (twice, wide))
+    up, down = ([j for j in silos if j != holder] for silos in (twice, wide))
     return [
         ("top", "up", HUB_EMBEDDING, len(up), sum(wide[j] + s for j in up)),
         ("bottom", "down", CUT, turns * m, turns * (joint + s)),
@@ -92,14 +92,14 @@ def fedbcd_cases(kind: type[FedBCD]) -> Cases:
         ),
     ]
     many: dict[str, Any] = {"local_steps": 4, "lr": 0.2, "batch": 9}
-    one: dict[str, Any] = {**many, "local_steps": 1}
+    single_step: dict[str, Any] = {**many, "local_steps": 1}
     fresh = {**many, "minibatch": "fresh", "weighting": "rows"}
-    in_turn = {**one, "order": "sequential"}
+    in_turn = {**single_step, "order": "sequential"}
     twins = [
         Twin("parallel, fresh-own, K = 1: TDCD, K = 1", kind(**many), TDCD(**many), 3, 1),
         Twin("and with unequal clients and a head", kind(**fresh), TDCD(**fresh), 3, None, True),
         Twin("frozen: SplitNN", kind(**fresh, **frozen), SplitNN(**fresh), 3, None),
-        Twin("frozen, K = Q = 1: SGD", kind(**one, **frozen), Central(**one), 3, 1),
+        Twin("frozen, K = Q = 1: SGD", kind(**single_step, **frozen), Central(**single_step), 3, 1),
         Twin("Q = 1, in turn: alike", kind(**in_turn, **frozen), kind(**in_turn), 3, None),
     ]
     return Cases(examples, twins)

@@ -24,7 +24,7 @@ def hyfem_avg_cost(algorithm: HyFEMAvg, facts: Facts) -> Cost:
     ((silo, names),) = facts.names.items()
     theta = facts.theta[silo]
     maps = first_maps(theta, names, algorithm.widths or {})
-    size = sum(tree.nbytes(mine) for mine in algorithm.distribute(theta, maps).values())
+    size = sum(tree.nbytes(model) for model in algorithm.distribute(theta, maps).values())
     return total(
         ("bottom", "down", OWN_MODEL, len(names), size),
         ("bottom", "up", OWN_UPDATE, len(names), size),
@@ -49,9 +49,9 @@ def renamed(algorithm: HyFEMAvg, names: Mapping[str, str]) -> HyFEMAvg:
 
 @cases.register(HyFEMAvg)
 def hyfem_avg_cases(kind: type[HyFEMAvg]) -> Cases:
-    held = {str(k): views for k, views in enumerate(SAMPLE_VIEWS)}
+    views = {str(k): numbers for k, numbers in enumerate(SAMPLE_VIEWS)}
     examples = [
-        kind(local_steps=2, lr=0.2, batch=24, views=held, widths={"1": [4], "3": [5]}, sweeps=2),
+        kind(local_steps=2, lr=0.2, batch=24, views=views, widths={"1": [4], "3": [5]}, sweeps=2),
         kind(local_steps=3, lr=0.2, batch=24, minibatch="reused", l2=0.01, sweeps=0),
     ]
     fresh = {"local_steps": 2, "lr": 0.2, "batch": 12, "minibatch": "fresh"}
@@ -68,7 +68,7 @@ def hyfem_prox_cases(kind: type[HyFEMProx]) -> Cases:
     base = hyfem_avg_cases(kind)
     twins = [
         Twin("mu = 0: HyFEM-Avg", kind(**settings, mu=0.0), HyFEMAvg(**settings), 1, None)
-        for one in base.examples
-        if (settings := {name: v for name, v in vars(one).items() if name != "mu"})
+        for example in base.examples
+        if (settings := {name: v for name, v in vars(example).items() if name != "mu"})
     ]
     return replace(base, twins=twins)

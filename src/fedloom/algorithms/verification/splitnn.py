@@ -35,7 +35,7 @@ def splitnn_cost(algorithm: SplitNN, facts: Facts) -> Cost:
         ("bottom", "down", CUT, m, joint + s),
         ("bottom", "up", CUT_DERIVATIVE, m, joint),
         ("top", "down", HUB_CUT_GRADIENT, n - 1, others),
-        ("bottom", "down", CUT_GRADIENT, k, s * sum(each + 1 for each in wide.values())),
+        ("bottom", "down", CUT_GRADIENT, k, s * sum(width + 1 for width in wide.values())),
         ("bottom", "up", UPDATE, k, update_bytes(algorithm, facts)),
         *top_items(algorithm, facts, m, facts.head),
     )
@@ -58,13 +58,13 @@ def splitnn_cases(kind: type[SplitNN]) -> Cases:
         kind(local_steps=2, lr=0.2, batch=9, minibatch="fresh", weighting="rows", l2=0.05),
         kind(local_steps=3, lr=0.1, batch=5, weighting="participants"),
     ]
-    one: dict[str, Any] = {"lr": 0.2, "batch": 9, "l2": 0.1}
+    plain: dict[str, Any] = {"lr": 0.2, "batch": 9, "l2": 0.1}
     rows: dict[str, Any] = {"lr": 0.2, "batch": None}
     weighted = kind(**rows, weighting="rows")
     twins = [
-        Twin("K = Q = 1: SGD on the joined network", kind(**one), Central(**one), 3, 1, True),
-        Twin("without a top", kind(**one), Central(**one), 3, 1),
-        Twin("one silo", kind(**one), Central(**one), 1, 1, True),
+        Twin("K = Q = 1: SGD on the joined network", kind(**plain), Central(**plain), 3, 1, True),
+        Twin("without a top", kind(**plain), Central(**plain), 3, 1),
+        Twin("one silo", kind(**plain), Central(**plain), 1, 1, True),
         Twin("Q = 1, full batch, by rows", weighted, Central(**rows), 3, None, True),
     ]
     return Cases(examples, twins)

@@ -42,10 +42,10 @@ def splitnn_u_cases(kind: type[SplitNNU]) -> Cases:
         kind(lr=0.2, batch=12, labels_at="birch", weighting="participants"),
         kind(local_steps=2, lr=0.2, batch=9, minibatch="fresh", weighting="rows", l2=0.005),
     ]
-    one: dict[str, Any] = {"lr": 0.2, "batch": 9, "l2": 0.1}
-    rows: dict[str, Any] = {**one, "local_steps": 3, "weighting": "rows"}
+    plain: dict[str, Any] = {"lr": 0.2, "batch": 9, "l2": 0.1}
+    rows: dict[str, Any] = {**plain, "local_steps": 3, "weighting": "rows"}
     twins = [
-        Twin("K = Q = 1: SGD on the joined network", kind(**one), Central(**one), 3, 1),
+        Twin("K = Q = 1: SGD on the joined network", kind(**plain), Central(**plain), 3, 1),
         Twin("by rows: the middle anywhere is alike", kind(**rows), SplitNN(**rows), 3, None),
     ]
     return Cases(examples, twins)

@@ -47,8 +47,8 @@ def private_labels_cases(kind: type[TDCDPrivateLabels]) -> Cases:
         kind(local_steps=2, lr=0.2, batch=5, weighting="participants"),
     ]
     twins = [
-        Twin("shared labels: TDCD", one, TDCD(**shared), 3, None)
-        for one in examples
-        if (shared := {name: v for name, v in vars(one).items() if name != "labels_at"})
+        Twin("shared labels: TDCD", example, TDCD(**shared), 3, None)
+        for example in examples
+        if (shared := {name: v for name, v in vars(example).items() if name != "labels_at"})
     ]
     return Cases(examples, twins)

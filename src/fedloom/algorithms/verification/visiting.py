@@ -15,7 +15,7 @@ from ...fabric.visits import RECALL, numbered
 from ..central import LABELS
 from ..costs import Cost, Facts, cost, total
 from ..tiered import EMBEDDING, HUB_EMBEDDING, MODEL, UPDATE
-from ..vafl.visiting import HUB_LABELS, OWN_SLOPE, PIECE, SLOPE, Visiting
+from ..vafl.visiting import GRADIENT, HUB_LABELS, OWN_GRADIENT, PRIMED_ROWS, Visiting
 
 
 @cost.register(Visiting)
@@ -33,24 +33,28 @@ def visiting_cost(algorithm: Visiting, facts: Facts) -> Cost:
         sizes[tier, direction, kind] += size
 
     def asked(silo: str, rows: int, pieces: int = 1) -> None:
-        k, wide, label = facts.clients[silo], facts.row("embedding", silo), facts.row("label", silo)
+        k, width, label = (
+            facts.clients[silo],
+            facts.row("embedding", silo),
+            facts.row("label", silo),
+        )
         away = pieces if silo != at else 0
         add("bottom", "down", MODEL, k, k * model[silo])
-        add("bottom", "up", EMBEDDING, pieces * k, rows * wide)
-        add("top", "up", HUB_EMBEDDING, away, rows * (wide + 1) if away else 0)
+        add("bottom", "up", EMBEDDING, pieces * k, rows * width)
+        add("top", "up", HUB_EMBEDDING, away, rows * (width + 1) if away else 0)
         if silo == holder:
             add("bottom", "up", LABELS, pieces * k, rows * label)
             add("top", "up", HUB_LABELS, away, rows * (label + 1) if away else 0)
 
     def learned(silo: str, rows: int) -> None:
         k, size = facts.clients[silo], rows * (facts.row("embedding", silo) + 1)
-        add("top", "down", SLOPE, int(silo != at), size if silo != at else 0)
-        add("bottom", "down", OWN_SLOPE, k, size)
+        add("top", "down", GRADIENT, int(silo != at), size if silo != at else 0)
+        add("bottom", "down", OWN_GRADIENT, k, size)
         add("bottom", "up", UPDATE, k, k * (model[silo] + weight))
 
     if algorithm.prime and facts.round == 0:
         for silo in silos:
-            asked(silo, facts.size, -(-facts.size // PIECE))
+            asked(silo, facts.size, -(-facts.size // PRIMED_ROWS))
     rows, seen = algorithm.rows(facts.size), Counter[str]()
     for turn in facts.turns or everyone_in_turn(silos, algorithm.turns(len(silos)), algorithm):
         visits, calls = numbered(turn, 0, seen)
@@ -65,7 +69,7 @@ def visiting_cost(algorithm: Visiting, facts: Facts) -> Cost:
 
 
 def everyone_in_turn(silos: tuple[str, ...], turns: int, algorithm: Visiting) -> tuple[Turn, ...]:
-    t, n = algorithm.together, len(silos)
+    t, n = algorithm.group_size, len(silos)
     return tuple(
         Turn(tuple(silos[(t * turn + place) % n] for place in range(t))) for turn in range(turns)
     )
