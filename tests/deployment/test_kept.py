@@ -14,8 +14,8 @@ from fedloom.config.runfile import RunFile
 from fedloom.core.errors import LostError, OutOfStepError, RefusedError
 from fedloom.core.registry import algorithms
 from fedloom.core.topology import Client
-from fedloom.deployment.party.client_state import KeptState
-from fedloom.deployment.party.past_rounds import Beside, Past
+from fedloom.deployment.party.client_state import ClientState
+from fedloom.deployment.party.past_rounds import LinkState, PastRounds
 from fedloom.deployment.party.resume import Memory
 from fedloom.deployment.rehearsal import Rehearsal
 from fedloom.engines.party.engine import PartyEngine
@@ -156,13 +156,13 @@ def test_with_skip_it_counts_what_its_hub_accepted_last(rehearsal):
 def past_of(folder, rounds, accepted):
     """A hub that has done so many rounds; of each, it accepted what its client sent in them, or
     the last time before."""
-    past = Past(folder, "e" * 64)
-    past.look()
+    past = PastRounds(folder, "e" * 64)
+    past.scan()
     for round in range(1, rounds + 1):
         last = max((one for one in accepted if one < round), default=None)
         receipts = [] if last is None else [(*ONE, last, 4)]
         past.save(
-            Snapshot(round, {}, Ledger(), Recorded()), Beside(run=past.run, receipts=receipts), 0
+            Snapshot(round, {}, Ledger(), Recorded()), LinkState(run=past.run, receipts=receipts), 0
         )
     return past
 
@@ -172,7 +172,7 @@ def held(*rounds):
 
 
 def test_what_a_client_must_have_kept(tmp_path):
-    kept = KeptState(past_of(tmp_path, 12, accepted=[*range(8)]))
+    kept = ClientState(past_of(tmp_path, 12, accepted=[*range(8)]))
     for own in (held(8), held(12, 11, 8), held(10, 3)):  # nothing was accepted since round 8
         kept.check(ONE, own, 12)
     assert kept.offers(held(12, 11)) == held(12, 11)
@@ -207,11 +207,11 @@ def test_what_is_not_decided_yet_is_kept_with_what_it_may_fall_back_to(tmp_path,
     start = algorithm.start(fed)
     (old,) = fed.read(start.offset).values()
     offset = fed.place_clients({ONE_ASH: fed.undecided(ONE_ASH, old + 1, old, Key(0, 3))})
-    past = Past(tmp_path, "e" * 64)
-    past.look()
+    past = PastRounds(tmp_path, "e" * 64)
+    past.scan()
     Memory(past).save(fed, start._replace(offset=offset), 1, transport, 0.0)
-    again = Past(tmp_path, "e" * 64)
-    assert again.look() == (Held(1, ""), START)
+    again = PastRounds(tmp_path, "e" * 64)
+    assert again.scan() == (Held(1, ""), START)
     fed, transport = a_client()
     state = Memory(again).restore(1, fed, algorithm, transport)
     fed.go_on(1, {})

@@ -11,7 +11,7 @@ from fedloom.core.errors import DamagedError, SettingError, WriteError
 from fedloom.core.placed import AtHubs
 from fedloom.core.topology import Client
 from fedloom.deployment.party import past_rounds as module
-from fedloom.deployment.party.past_rounds import Past
+from fedloom.deployment.party.past_rounds import PastRounds
 from fedloom.deployment.party.resume import Durable, Memory
 from fedloom.engines.party.engine import PartyEngine
 from fedloom.engines.party.timeouts import Waits
@@ -56,7 +56,7 @@ def saved(folder, done, value):
     (mine,) = fed.read(ALGORITHM.start(fed).theta).values()
     block = {name: a.clone().fill_(value) for name, a in mine.block.items()}
     state = ALGORITHM.State(AtHubs({"ash": mine._replace(block=block)}, fed.silos))
-    Memory(Past(folder, RUN)).save(fed, state, done, transport, 1.0)
+    Memory(PastRounds(folder, RUN)).save(fed, state, done, transport, 1.0)
 
 
 def restored(folder, run=RUN, waits=None):
@@ -66,8 +66,8 @@ def restored(folder, run=RUN, waits=None):
 def remembered(folder, run=RUN, waits=None):
     """Rounds done, a weight, the hub, its transport, and one that writes down what happens."""
     fed, transport = hub(waits)
-    past = Past(folder, run)
-    done, memory = max(past.look()).round, Memory(past)
+    past = PastRounds(folder, run)
+    done, memory = max(past.scan()).round, Memory(past)
     state = memory.restore(done, fed, ALGORITHM, transport)
     memory.again(fed, done, transport)
     durable = Durable(transport, memory)
@@ -90,7 +90,7 @@ def test_a_hub_remembers_its_state_its_receipts_and_what_it_told_other_hubs(tmp_
         assert link.round == 3
 
 
-@pytest.mark.parametrize("where", [(Past, "write"), (Checkpoints, "save")])
+@pytest.mark.parametrize("where", [(PastRounds, "write"), (Checkpoints, "save")])
 def test_killed_while_it_writes(tmp_path, monkeypatch, where):
     """Whichever of the two files it was at, the older pair counts."""
     saved(tmp_path, 2, 0.25)
@@ -232,8 +232,8 @@ def test_a_damaged_round_is_named_and_the_one_before_is_used(tmp_path, file):
     whole = path.read_bytes()
     for at in bytes_of(path):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
-        past = Past(tmp_path, RUN, tell=told.append)
-        assert [held.round for held in past.look()] == [2, 0], at
+        past = PastRounds(tmp_path, RUN, report=told.append)
+        assert [held.round for held in past.scan()] == [2, 0], at
         assert str(path) in str(told[-1])
     path.unlink()
     assert restored(tmp_path)[:2] == (2, 0.5)
@@ -264,23 +264,23 @@ def test_damage_to_a_round_that_is_going_on_is_told(tmp_path):
     for at in bytes_of(path):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
         fed, transport = hub()
-        past, told = Past(tmp_path, RUN), []
-        past.tell = told.append
-        past.look()
+        past, told = PastRounds(tmp_path, RUN), []
+        past.report = told.append
+        past.scan()
         Memory(past).again(fed, 2, transport)
         assert [str(path) in str(problem) for problem in told] == [True], at
         assert isinstance(fed.schedule, Everyone)
 
 
 def test_the_last_rounds_are_held(tmp_path):
-    past = Past(tmp_path, RUN, keep=3)
-    assert past.look() == (START,)
+    past = PastRounds(tmp_path, RUN, keep=3)
+    assert past.scan() == (START,)
     for round in (1, 2, 3):
         saved(tmp_path, round, 0.0)
-    assert [held.round for held in Past(tmp_path, RUN, keep=3).look()] == [3, 2, 1, 0]
+    assert [held.round for held in PastRounds(tmp_path, RUN, keep=3).scan()] == [3, 2, 1, 0]
     for round in range(4, 16):
         saved(tmp_path, round, 0.0)
-    assert [held.round for held in Past(tmp_path, RUN).look()] == list(range(15, 5, -1))
+    assert [held.round for held in PastRounds(tmp_path, RUN).scan()] == list(range(15, 5, -1))
 
 
 BACK = (Back(4, {"ash": 6, "birch": 4}),)
@@ -292,8 +292,8 @@ def test_another_attempt_begins_with_a_round_that_was_held(tmp_path, monkeypatch
     for round in range(1, 7):
         saved(tmp_path, round, round / 8)
     (tmp_path / "done.json").write_text("{}")
-    past = Past(tmp_path, RUN)
-    assert past.look()[0] == Held(6, "")
+    past = PastRounds(tmp_path, RUN)
+    assert past.scan()[0] == Held(6, "")
     line = past.line.back_to(4, "other", 1)
 
     def crash(point):
@@ -304,8 +304,8 @@ def test_another_attempt_begins_with_a_round_that_was_held(tmp_path, monkeypatch
     with contextlib.suppress(WriteError):
         past.adopt(Held(4, ""), line, BACK)
     monkeypatch.undo()
-    again = Past(tmp_path, RUN)
-    assert [held.round for held in again.look()] == [4, 3, 2, 1, 0]
+    again = PastRounds(tmp_path, RUN)
+    assert [held.round for held in again.scan()] == [4, 3, 2, 1, 0]
     assert (again.line, again.back) == (line, BACK)
     done, value, fed, transport = restored(tmp_path)
     assert (done, value, fed.record.back) == (4, 0.5, BACK)
@@ -320,12 +320,12 @@ def test_rounds_of_an_attempt_that_is_over_do_not_count(tmp_path):
     for round in range(1, 7):
         saved(tmp_path, round, 0.0)
     left = {path: path.read_bytes() for path in tmp_path.glob("*-5.*")}
-    past = Past(tmp_path, RUN)
-    past.look()
+    past = PastRounds(tmp_path, RUN)
+    past.scan()
     past.adopt(Held(4, ""), past.line.back_to(4, "other", 1), BACK)
     for path, content in left.items():
         path.write_bytes(content)
-    assert [held.round for held in Past(tmp_path, RUN).look()] == [4, 3, 2, 1, 0]
+    assert [held.round for held in PastRounds(tmp_path, RUN).scan()] == [4, 3, 2, 1, 0]
 
 
 def test_attempts_in_line():

@@ -18,7 +18,7 @@ from fedloom.core.topology import Client
 from fedloom.deployment.agreement.agreement import Agreement
 from fedloom.deployment.connect import Connections
 from fedloom.deployment.party.privacy_book import BOOK, Page
-from fedloom.deployment.party.resume import GoingOn
+from fedloom.deployment.party.resume import RoundLog
 from fedloom.deployment.party_file import PartyFile
 from fedloom.deployment.rehearsal import SECRET
 from fedloom.fabric.kinds import Key, Message
@@ -94,7 +94,7 @@ def released(one, hub):
     """The embeddings of the round going on, as this hub's disk has them: {client: [rows]}."""
     found = {}
     for path in (one.of(hub) / "out").glob("round-*.msgpack"):
-        kept = msgspec.msgpack.decode(path.read_bytes(), type=GoingOn)
+        kept = msgspec.msgpack.decode(path.read_bytes(), type=RoundLog)
         for silo, name, frame in kept.heard:
             message = wire.decode(frame, kept.run, Client(silo, name), hub)
             if message.kind == "embedding":

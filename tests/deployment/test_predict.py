@@ -11,10 +11,10 @@ from fedloom.core.errors import AbortedError, DataError, ExistsError, RefusedErr
 from fedloom.core.topology import Client
 from fedloom.data.tables.files import hashed
 from fedloom.deployment.agreement.agreement import Agreement
-from fedloom.deployment.agreement.shared_facts import Basis
+from fedloom.deployment.agreement.shared_facts import SharedFacts
 from fedloom.deployment.party_file import PartyFile
 from fedloom.deployment.prediction.lookup import Names, OwnRows
-from fedloom.deployment.prediction.query import foresee
+from fedloom.deployment.prediction.query import expected_messages
 from fedloom.fabric.permits import Way
 from fedloom.transports.grpc.transport import GrpcTransport
 from tests.deployment.test_align import SALT, run_text, tables
@@ -211,20 +211,20 @@ def test_what_is_said_before_anybody_waits(finished, tmp_path):
     assert "no finished run is there" in str(ask(made, "b", [0], away=b)["b"])
     (made.folder / "scores.csv").write_text("somebody's")
     assert isinstance(ask(made, "b", [0], away=b)["b"], ExistsError)
-    alone, basis = RunFile.parse(text_of("alone")), Basis.of(run)
+    alone, basis = RunFile.parse(text_of("alone")), SharedFacts.of(run)
     with pytest.raises(SettingError, match="every silo predicts by itself"):
-        foresee(alone, basis, "a")
+        expected_messages(alone, basis, "a")
 
 
 def test_only_the_asking_hub_may_be_told(finished):
     """The list of permitted messages is that of this question."""
     made, run = finished(text_of("tdcd"))
-    forms = foresee(made.file, Basis.of(run), "b").forms
+    forms = expected_messages(made.file, SharedFacts.of(run), "b").forms
     assert Way("hub-embedding", "a", "b") in forms
     assert Way("hub-embedding", "b", "a") not in forms
-    assert foresee(made.file, Basis.of(run), "a").adds_up
+    assert expected_messages(made.file, SharedFacts.of(run), "a").adds_up
     pooled = RunFile.parse(text_of("central"))
-    assert not foresee(pooled, Basis.of(run), "a").adds_up
+    assert not expected_messages(pooled, SharedFacts.of(run), "a").adds_up
 
 
 def test_whoever_answers_for_somebody_else_is_refused(finished):

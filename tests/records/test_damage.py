@@ -15,7 +15,7 @@ from fedloom.core.topology import Client
 from fedloom.data.partition.partition import Cut, Partition, place
 from fedloom.deployment.agreement.agreement import Agreement
 from fedloom.deployment.agreement.own_rows import read_rows, write_rows
-from fedloom.deployment.agreement.shared_facts import Basis
+from fedloom.deployment.agreement.shared_facts import SharedFacts
 from fedloom.records.checkpoint import load_checkpoint, save_checkpoint
 from fedloom.records.history import Checkpoints
 
@@ -30,7 +30,7 @@ def made():
     cut = Partition(clients=2).cut(data)
     rows = place(data, cut)
     run = Run(TDCD(batch=20, lr=0.1), Task.of(rows), rows).fit(2)
-    return cut, run, Agreement.of(RunFile.parse(RUN), Basis.of(run))
+    return cut, run, Agreement.of(RunFile.parse(RUN), SharedFacts.of(run))
 
 
 def checkpoint(folder, made):

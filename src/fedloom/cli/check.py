@@ -86,13 +86,14 @@ def _check_party(file: RunFile, path: Path, json: bool) -> None:
     from ..deployment.party.preflight import preflight
     from ..deployment.party_file import PartyFile
 
-    found = list(preflight(file, PartyFile.read(path)))
+    findings = list(preflight(file, PartyFile.read(path)))
     if json:
-        common.print_json([finding._asdict() for finding in found])
+        common.print_json([{"what": f.what, "good": f.good, "told": f.message} for f in findings])
     else:
         words = {True: "ok", None: "note", False: "bad"}
-        common.print_table(("", "", ""), [(words[one.good], one.what, one.told) for one in found])
-    if any(one.good is False for one in found):
+        rows = [(words[f.good], f.what, f.message) for f in findings]
+        common.print_table(("", "", ""), rows)
+    if any(finding.good is False for finding in findings):
         raise SettingError(f"{path}: this party is not ready")
 
 

@@ -1,4 +1,4 @@
-"""What a party says and hears beside the moves of an algorithm: a message a kind and link."""
+"""Messages beside the moves of an algorithm: one of each kind over a link."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .party_file import Patience
 
 
 @dataclass
-class Speaking:
-    """`moves`: kinds in their order. Waits are graded, so that the party next to a silence names
-    it."""
+class Channel:
+    """`moves`: kinds, by their order. Waits are graded, so that the party next to a silent one
+    names it."""
 
     transport: PartyTransport
     me: Party
@@ -26,28 +26,28 @@ class Speaking:
     waits: Patience
 
     def open(self) -> None:
-        """Until all who belong here have come."""
+        """Until all peers are connected."""
         self.transport.open()
         self.transport.await_peers(self.transport.links, self.waits.start)
 
-    def say(self, kind: str, to: Party, payload: Mapping[str, Tensor], round: int = 0) -> None:
+    def send(self, kind: str, to: Party, payload: Mapping[str, Tensor], round: int = 0) -> None:
         key = Key(round, self.moves[kind])
         self.transport.send(Message(key, kind, self.me, to, dict(payload)))
 
-    def hear(self, kind: str, source: Party, round: int = 0) -> Any:
+    def receive(self, kind: str, source: Party, round: int = 0) -> Any:
         key = Key(round, self.moves[kind])
-        taken = self.transport.mailbox(self.me).take(source, key, kind, self._seconds(source))
-        if taken is None:
+        message = self.transport.mailbox(self.me).take(source, key, kind, self._seconds(source))
+        if message is None:
             raise DataError(f"{title(source)} went on without its {kind}")
-        return taken.payload
+        return message.payload
 
     def _seconds(self, source: Party) -> float:
-        """Others may still be waiting for somebody to come."""
+        """How long to wait; others may still be waiting for somebody to connect."""
         steps = 1 if isinstance(source, Client) else 4 if isinstance(self.me, Client) else 2
         return self.waits.start + steps * self.waits.patience
 
     def fail(self, problem: BaseException) -> None:
-        """Everyone is told why."""
+        """Tells everyone why."""
         if self.transport.cause is None and not isinstance(problem, AbortedError):
             why = str(problem) if isinstance(problem, FedLoomError) else "it stopped before the end"
             self.transport.abort(f"{title(self.me)}: {why}")

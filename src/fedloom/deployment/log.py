@@ -47,5 +47,5 @@ class Log:
 
     def _line(self, event: str, facts: dict[str, Any]) -> str:
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        told = {"time": now, "party": str(self.me), "event": event, **facts}
-        return json.dumps(told, ensure_ascii=False)
+        line = {"time": now, "party": str(self.me), "event": event, **facts}
+        return json.dumps(line, ensure_ascii=False)

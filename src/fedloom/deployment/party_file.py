@@ -38,7 +38,7 @@ FILES |= {"certificate", "key", "allow"}
 
 
 @dataclass(frozen=True)
-class Own:
+class PartySection:
     """[party]"""
 
     name: Annotated[str, "SILO (its hub), SILO/CLIENT or server"]
@@ -118,7 +118,7 @@ class Limits:
 class PartyFile:
     """A party file, checked; paths are absolute."""
 
-    party: Own
+    party: PartySection
     keys: Keys
     peers: dict[str, Peer]
     listen: Annotated[str | None, "host:port; of hubs and the server"] = None
@@ -147,26 +147,26 @@ class PartyFile:
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
             raise SettingError(f"{path}: cannot be read ({problem})") from None
         try:
-            found = PartyFile(**table(fields_of(PartyFile), raw, ()))
+            party_file = PartyFile(**table(fields_of(PartyFile), raw, ()))
         except BadKey as problem:
             where = ".".join(problem.path)
             raise SettingError(f"{path}: {where}{': ' if where else ''}{problem}") from None
-        if not isinstance(found.me, Client) and found.listen is None:
+        if not isinstance(party_file.me, Client) and party_file.listen is None:
             raise SettingError(f"{path}: a hub needs `listen`, host:port")
-        return _absolute(found, path.parent.resolve())
+        return _absolute(party_file, path.parent.resolve())
 
 
 def _absolute(value: Any, base: Path) -> Any:
     """With files named relative to the party file."""
     if isinstance(value, dict):
-        return {name: _absolute(inner, base) for name, inner in value.items()}
+        return {name: _absolute(nested, base) for name, nested in value.items()}
     if not is_dataclass(value) or isinstance(value, type):
         return value
     changed = {}
-    for one in fields(value):
-        mine = getattr(value, one.name)
-        if one.name in FILES and isinstance(mine, str):
-            changed[one.name] = str(base / mine)
+    for entry in fields(value):
+        nested = getattr(value, entry.name)
+        if entry.name in FILES and isinstance(nested, str):
+            changed[entry.name] = str(base / nested)
         else:
-            changed[one.name] = _absolute(mine, base)
+            changed[entry.name] = _absolute(nested, base)
     return replace(value, **changed)

@@ -1,13 +1,13 @@
-"""The last step before going live: every party of a run as a process of its own on this machine,
-with throw-away certificates and secrets and with its own rows only, in its own folder.
+"""A rehearsal, the last step before going live: every party of a run as a process of its own on
+this machine, with throw-away certificates and secrets and its own rows only, in its own folder.
 
     run.toml  agreement.json  keys/SILO/...
     parties/NAME/{party.toml, rows.safetensors, noise.secret, log, out/}
 
-Where the run has tables with hashed ids, a party file names the client's own, and how its columns
-became numbers is beside the rows: `fedloom predict` takes it from there.
+Where the run has tables with hashed ids, a client's party file names its own table, and the
+preparation of its columns lies beside the rows, where `fedloom predict` reads it.
 
-What comes out is compared with the reference engine: the model bit for bit, the ledger message by
+The result is compared with the reference engine: the model bit for bit, the ledger message by
 message.
 """
 
@@ -44,7 +44,7 @@ from ..runs.processes import Started
 from ..runs.run import Run
 from .agreement.agreement import Agreement
 from .agreement.own_rows import preparation_beside, write_rows
-from .agreement.shared_facts import Basis
+from .agreement.shared_facts import SharedFacts
 from .connect import listeners, peers
 from .keys.allow_list import write_list
 from .keys.certificates import Authority, save
@@ -52,7 +52,7 @@ from .keys.secret import new_secret, read_secret
 from .prediction.lookup import by_id
 
 DAYS = 2
-LISTENED = 10_000, 32_768  # of these, systems give none to who connects
+PORTS = 10_000, 32_768  # systems give none of these to outgoing connections
 ROWS, SECRET = "rows.safetensors", "noise.secret"
 Process = Started | subprocess.Popen[bytes]
 
@@ -97,14 +97,12 @@ class Rehearsal:
         file = self.file.replaced("engine", name="reference", threads=threads)
         data = build_data(file)
         run = build_run(file, data)
-        if (
-            run.algorithm.asynchronous and not self.is_live
-        ):  # who visited when is not for the parties to draw anew
+        if run.algorithm.asynchronous and not self.is_live:  # parties replay the order of visits
             run.fit(file.rounds)
             write_json(self.folder / "schedule.json", run.record.to_json())
             file = file.replaced("engine", schedule=str(self.folder / "schedule.json"))
         write_text(self.folder / "run.toml", file.to_toml(), SHARED)
-        agreement = Agreement.of(file, Basis.of(run))
+        agreement = Agreement.of(file, SharedFacts.of(run))
         agreement.write(self.folder / "agreement.json")
         self._write_parties(run, agreement)
         run = build_run(file, data, secrets=self.secrets)
@@ -137,8 +135,8 @@ class Rehearsal:
             self._write_preparation(party, run)
             self._write_party_file(party, agreement, ports)
             theirs = {str(peer) for both in peers(agreement.topology, party) for peer in both}
-            mine = {name: prints for name, prints in allowed.items() if name in theirs}
-            write_list(self.of(party) / "allow.toml", mine)
+            own = {name: prints for name, prints in allowed.items() if name in theirs}
+            write_list(self.of(party) / "allow.toml", own)
 
     def _write_preparation(self, party: Party, run: Run) -> None:
         made = None if run.data is None else run.data.preparation
@@ -151,7 +149,7 @@ class Rehearsal:
         self, party: Party, agreement: Agreement, ports: Mapping[str, int]
     ) -> None:
         known = [party.silo] if isinstance(party, Client) else listeners(agreement.topology)
-        told: dict[str, Any] = {
+        party_file: dict[str, Any] = {
             "party": {
                 "name": str(party),
                 "agreement": str(self.folder.resolve() / "agreement.json"),
@@ -170,13 +168,13 @@ class Rehearsal:
             "waits": dict(self.waits),
         }
         if not isinstance(party, Client):
-            told["listen"] = f"127.0.0.1:{ports[party]}"
+            party_file["listen"] = f"127.0.0.1:{ports[party]}"
         elif by_id(self.file):
             data = self.file.values["data"]
-            held = data["silos"][party.silo]
-            table = held[party.name] if isinstance(held, Mapping) else held
-            told["party"] |= {"table": str(table), "salt": str(data["salt_file"])}
-        write_text(self.of(party) / "party.toml", dumps(told))
+            files = data["silos"][party.silo]
+            table = files[party.name] if isinstance(files, Mapping) else files
+            party_file["party"] |= {"table": str(table), "salt": str(data["salt_file"])}
+        write_text(self.of(party) / "party.toml", dumps(party_file))
 
     def of(self, party: Party) -> Path:
         """A party's own folder."""
@@ -188,7 +186,7 @@ class Rehearsal:
         self, party: Party, *options: str, crash: str | None = None, verb: str | None = None
     ) -> Process:
         """One party as a process of its own; again, if it has ended. `crash`: where it is to be
-        killed (crash.py). `verb`: what it does, other than to train."""
+        killed (core/crash_points.py). `verb`: what it does, other than to train."""
         verb = verb or ("client" if isinstance(party, Client) else "hub")
         files = [str(self.folder / "run.toml"), str(self.of(party) / "party.toml")]
         env = {**os.environ, "OMP_NUM_THREADS": "1", "FEDLOOM_CRASH": crash or ""}
@@ -217,8 +215,8 @@ class Rehearsal:
         failed = {party: p.returncode for party, p in self.processes.items() if p.returncode}
         if failed:
             first = next(iter(failed))
-            told = "; ".join(f"{title(party)}: exit code {code}" for party, code in failed.items())
-            raise LostError(f"{told}. {title(first)} says: {self.last_words(first)}")
+            codes = "; ".join(f"{title(party)}: exit code {code}" for party, code in failed.items())
+            raise LostError(f"{codes}. {title(first)} says: {self.last_words(first)}")
 
     def last_words(self, party: Party) -> str:
         text = (self.of(party) / "log").read_text(encoding="utf-8", errors="replace").strip()
@@ -232,7 +230,7 @@ class Rehearsal:
         for process in self.processes.values():
             process.wait()
 
-    # What came of it
+    # Results
 
     def replayed(self) -> Run:
         """The reference, with what happened at the parties as these recorded it."""
@@ -250,11 +248,11 @@ class Rehearsal:
         for party in run.placement.topology.parties:
             out = self.of(party) / "out"
             ledgers.append(Ledger.from_json(json.loads((out / "ledger.json").read_text())))
-            mine = {name: {p: v for p, v in at.items() if p == party} for name, at in blank.items()}
-            found = load_checkpoint(out / CHECKPOINT).snapshot(mine).state
+            like = {name: {p: v for p, v in at.items() if p == party} for name, at in blank.items()}
+            state = load_checkpoint(out / CHECKPOINT).snapshot(like).state
             wanted = run.snapshot().state
-            right = {name: {p: wanted[name][p] for p in at} for name, at in mine.items()}
-            worst = max(worst, tree.largest_difference(dict(found), right))
+            right = {name: {p: wanted[name][p] for p in at} for name, at in like.items()}
+            worst = max(worst, tree.largest_difference(dict(state), right))
             wire += sum(link.get("on the wire", 0) for link in self._links(party).values())
         merged = Ledger.merged(ledgers)
         same = list(merged) == list(run.ledger)
@@ -262,7 +260,7 @@ class Rehearsal:
 
     def _links(self, party: Party) -> dict[str, dict[str, int]]:
         lines = (self.of(party) / "out" / "audit.jsonl").read_text().splitlines()
-        sent = [told for told in map(json.loads, lines) if told["event"] == "sent"]
+        sent = [line for line in map(json.loads, lines) if line["event"] == "sent"]
         return sent[-1]["links"] if sent else {}
 
 
@@ -299,11 +297,11 @@ def rehearse(
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of this machine that nobody uses now, and that no system gives to who connects: a hub
+    """Ports of this machine that are free, and that no system gives to outgoing connections: a hub
     that is started again finds its port free."""
     ports: list[int] = []
     while len(ports) < count:
-        port = random.SystemRandom().randrange(*LISTENED)
+        port = random.SystemRandom().randrange(*PORTS)
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):
             ports += [port] * (port not in ports)
     return ports

@@ -1,4 +1,4 @@
-"""How organisations come to know what all parties must know before the first round.
+"""Agreement before the first round, on common rows and shared facts: `fedloom align`.
 
 May import: everything below deployment, deployment.keys, deployment.party.
 """

@@ -1,7 +1,7 @@
 """What all parties of a federation know before the first round, besides the run file.
 
-Who takes part, how many rows are common, of what shape each silo's rows and the labels are, and
-which messages may pass: what `fedloom explain` lists. No row and no id is in it. It is part of the
+It says who takes part, how many rows are common, which shapes rows and labels have, and which
+messages may pass (those that `fedloom explain` lists). No row and no id is in it. It is part of the
 fingerprint that parties compare, and its file has a digest over all of it.
 """
 
@@ -24,7 +24,7 @@ from ...fabric.schedule import Everyone, Recorded, Turn
 from ...models.task import Shapes
 from ...runs.loop import play
 from ...runs.run import Run
-from .shared_facts import Basis, spec_of, told
+from .shared_facts import SharedFacts, spec_json, spec_of
 
 CURE = "copy it from another party of this federation"
 
@@ -33,35 +33,35 @@ CURE = "copy it from another party of this federation"
 class Agreement:
     """Common knowledge."""
 
-    basis: Basis
+    facts: SharedFacts
     shapes: Shapes
     permits: Permits
 
     @staticmethod
-    def of(file: RunFile, basis: Basis) -> Agreement:
-        """What follows from a run file and a basis, the same wherever it is worked out."""
-        run = basis.run(file)
-        return Agreement(basis, run.shapes, permits_of(run))
+    def of(file: RunFile, facts: SharedFacts) -> Agreement:
+        """What follows from a run file and the shared facts, the same at every party."""
+        run = facts.run(file)
+        return Agreement(facts, run.shapes, permits_of(run))
 
     @property
     def topology(self) -> Topology:
-        return self.basis.topology
+        return self.facts.topology
 
     @property
     def size(self) -> int:
-        return self.basis.size
+        return self.facts.size
 
     def to_json(self) -> dict[str, Any]:
         shapes = self.shapes
         return {
-            **self.basis.to_json(),
+            **self.facts.to_json(),
             "shapes": {
-                "features": {silo: told(spec) for silo, spec in shapes.features.items()},
+                "features": {silo: spec_json(spec) for silo, spec in shapes.features.items()},
                 "width": dict(shapes.width),
                 "joint": shapes.joint,
                 "scores": shapes.scores,
-                "label": told(shapes.label),
-                "dtype": told(((), shapes.dtype)),
+                "label": spec_json(shapes.label),
+                "dtype": spec_json(((), shapes.dtype)),
                 "middle": shapes.middle,
             },
             "messages": self.permits.to_json(),
@@ -69,17 +69,17 @@ class Agreement:
 
     @staticmethod
     def from_json(saved: Mapping[str, Any]) -> Agreement:
-        found = saved["shapes"]
+        saved_shapes = saved["shapes"]
         shapes = Shapes(
-            {silo: spec_of(spec) for silo, spec in found["features"].items()},
-            {silo: int(width) for silo, width in found["width"].items()},
-            int(found["joint"]),
-            int(found["scores"]),
-            spec_of(found["label"]),
-            spec_of(found["dtype"])[1],
-            int(found["middle"]),
+            {silo: spec_of(spec) for silo, spec in saved_shapes["features"].items()},
+            {silo: int(width) for silo, width in saved_shapes["width"].items()},
+            int(saved_shapes["joint"]),
+            int(saved_shapes["scores"]),
+            spec_of(saved_shapes["label"]),
+            spec_of(saved_shapes["dtype"])[1],
+            int(saved_shapes["middle"]),
         )
-        return Agreement(Basis.from_json(saved), shapes, Permits.from_json(saved["messages"]))
+        return Agreement(SharedFacts.from_json(saved), shapes, Permits.from_json(saved["messages"]))
 
     def write(self, path: Path) -> None:
         seal.write_json(path, self.to_json())
@@ -97,12 +97,12 @@ class Agreement:
 def permits_of(run: Run) -> Permits:
     """What the messages of a run may be."""
     forms: dict[Way, set[Form]] = defaultdict(set)
-    for found in _explained(run):
-        for sent in found.sent:
+    for explanation in _explained(run):
+        for sent in explanation.sent:
             tensors = [(part.name, part.dtype, part.shape) for part in sent.shapes]
-            rows = found.kinds[sent.move].row is not None
+            rows = explanation.kinds[sent.move].row is not None
             forms[way(sent.kind, sent.source, sent.to)].add(form(tensors, rows))
-    return Permits({where: frozenset(each) for where, each in forms.items()})
+    return Permits({where: frozenset(allowed) for where, allowed in forms.items()})
 
 
 def _explained(run: Run) -> Iterator[Explanation]:

@@ -1,22 +1,23 @@
 """How organisations agree on rows without putting their tables in one place: `fedloom align`.
 
 Every client hashes its ids with a key that all clients share and no hub needs. Hubs exchange the
-hashes of their silos and keep those that every silo has; each client hears the numbers of its own
-rows. Clients tell their hub sums over their columns, which it fits the silo's preparation to; hubs
-tell each other shapes and classes. Every party ends with the agreement and with its own rows, as if
-somebody had read all tables at once.
+hashes of their silos and keep those that every silo has; each client gets the numbers of its own
+rows. Clients send their hub sums over their columns, from which it fits the silo's preparation.
+Hubs send each other shapes and classes. Every party ends with the agreement and with its own rows,
+as if one party had read all tables.
 
-This is no private set intersection. docs/threat-model.md says who learns what.
+This is no private set intersection. docs/threat-model.md says who learns what. Why it is not a
+round over the verbs: ARCHITECTURE.md, "Agreement and availability".
 
     client -> hub   hashes    of the ids of its rows; names and kinds of its columns
     hub -> hub      others    hashes of its silo
     hub -> client   numbers   of its rows among the common ones
-    client -> hub   variants  hashes of forms of ids that are not common (variants.py)
-    hub -> hub      variants  of its silo
+    client -> hub   variants  hashes of forms of ids that are not common (id_variants.py)
+    hub -> hub      silo-variants  of its silo
     hub -> client   kinds     of the silo's columns: enough ids match, it goes on
     client -> hub   summary   of its columns; which labels occur
     hub -> hub      facts     how many columns, which labels
-    hub -> client   basis     what all have agreed on; the silo's preparation
+    hub -> client   basis     the shared facts; the silo's preparation
 """
 
 from __future__ import annotations
@@ -48,12 +49,12 @@ from .id_variants import more_of, of_silo, overlap_at
 from .messages import MOVES, Refused, go_ahead, packed, permits, unpacked
 from .own_rows import preparation_beside, write_rows
 from .own_tables import OwnTable, Settings, fitted, kinds_of, refuse_poor, rows_of, target_of
-from .shared_facts import Basis
+from .shared_facts import SharedFacts
 
 
 @dataclass
 class Aligning:
-    """One party's part in it."""
+    """One party's part in the agreement."""
 
     file: RunFile
     own: PartyFile
@@ -92,114 +93,116 @@ class Aligning:
     def _go(self) -> Agreement:
         try:
             if isinstance(self.me, Client):
-                return self._as_client(self.me)
-            return self._as_server() if self.me == SERVER else self._as_hub(self.me)
+                return self._run_client(self.me)
+            return self._run_server() if self.me == SERVER else self._run_hub(self.me)
         except (KeyError, TypeError, AttributeError, IndexError) as problem:
-            raise DataError(f"what was told does not fit together ({reason(problem)})") from None
+            raise DataError(f"messages do not fit together ({reason(problem)})") from None
 
-    def _as_client(self, me: Client) -> Agreement:
+    def _run_client(self, me: Client) -> Agreement:
         party, settings = self.own.party, self.settings
         if party.table is None or party.salt is None:
             raise SettingError("[party]: a client aligns its `table` with a `salt`: name both")
         table = OwnTable(Path(party.table), read_salt(Path(party.salt)), me, settings)
         self._send("hashes", me.silo, ids=table.ids(), told=packed(table.columns()))
-        heard = self._hear("numbers", me.silo)
-        numbers, common = heard["numbers"], heard["common"]
+        reply = self._receive("numbers", me.silo)
+        numbers, common = reply["numbers"], reply["common"]
         if len(numbers) != len(common) or len(numbers) != len(table.ids()):
             raise DataError(f"{title(me.silo)} numbered {len(numbers)} rows, and there are others")
         matched = int(common.count_nonzero()), len(common)
         self.log.note("matched", rows=matched[1], matched=matched[0])
         self.log.say(f"matched: {counted(matched, ' of our rows')}")
         self._send("variants", me.silo, **table.variants(common))
-        kinds = go_ahead(unpacked(self._hear("kinds", me.silo)["told"]))["kinds"]
-        told = {
+        kinds = go_ahead(unpacked(self._receive("kinds", me.silo)["told"]))["kinds"]
+        summary = {
             "columns": table.summary(kinds, numbers),
             "labels": table.labels(common, settings.goal),
         }
-        self._send("summary", me.silo, told=packed(told))
-        made = unpacked(self._hear("basis", me.silo)["told"])
-        basis = Basis.from_json(made["basis"])
-        preparation = Preparation.from_json(made["preparation"])
-        target = Target(basis.goal, basis.classes)
+        self._send("summary", me.silo, told=packed(summary))
+        agreed = unpacked(self._receive("basis", me.silo)["told"])
+        shared = SharedFacts.from_json(agreed["basis"])
+        preparation = Preparation.from_json(agreed["preparation"])
+        target = Target(shared.goal, shared.classes)
         rows, x, y = table.rows(kinds, numbers, preparation[me.silo], target)
-        return self._write(basis, {me: rows}, {me: x}, {me: y}, preparation)
+        return self._write(shared, {me: rows}, {me: x}, {me: y}, preparation)
 
-    def _as_hub(self, me: str) -> Agreement:
+    def _run_hub(self, me: str) -> Agreement:
         clients, others = self.topology.of(me), [s for s in self.topology.silos if s != me]
-        heard = {client: self._hear("hashes", client) for client in clients}
-        told = {client: unpacked(mine["told"]) for client, mine in heard.items()}
-        kinds = kinds_of(me, told, self.settings)
-        held = {client: mine["ids"] for client, mine in heard.items()}
+        hashes = {client: self._receive("hashes", client) for client in clients}
+        tables = {client: unpacked(message["told"]) for client, message in hashes.items()}
+        kinds = kinds_of(me, tables, self.settings)
+        ids_of = {client: message["ids"] for client, message in hashes.items()}
         for other in others:
-            self._send("others", other, ids=torch.cat([*held.values()]))
-        theirs = {other: self._hear("others", other)["ids"] for other in others}
-        size, mine = rows_of(held, [*theirs.values()], self.settings.test)
-        for client, (numbers, common) in mine.items():
+            self._send("others", other, ids=torch.cat([*ids_of.values()]))
+        theirs = {other: self._receive("others", other)["ids"] for other in others}
+        size, own_rows = rows_of(ids_of, [*theirs.values()], self.settings.test)
+        for client, (numbers, common) in own_rows.items():
             self._send("numbers", client, numbers=numbers, common=common)
-        self._judge(mine, {other: len(ids) for other, ids in theirs.items()}, size)
+        self._check_overlap(own_rows, {other: len(ids) for other, ids in theirs.items()}, size)
         for client in clients:
             self._send("kinds", client, told=packed({"kinds": kinds}))
-        sums = {client: unpacked(self._hear("summary", client)["told"]) for client in clients}
+        sums = {client: unpacked(self._receive("summary", client)["told"]) for client in clients}
         columns = [sums[client]["columns"] for client in clients]
         preparation = fitted(me, columns, self.settings.rare)
         facts = {
             "width": len(preparation.columns),
-            "labelled": told[clients[0]]["labels"],
+            "labelled": tables[clients[0]]["labels"],
             "labels": {client.name: sums[client]["labels"] for client in clients},
             "rows": size,
         }
-        basis = self._settle({me: facts, **self._exchange("facts", others, facts)})
-        prepared = Preparation({me: preparation}, basis.goal, basis.classes, self.settings.id)
-        made = {"basis": basis.to_json(), "preparation": prepared.to_json()}
+        shared = self._settle({me: facts, **self._exchange("facts", others, facts)})
+        prepared = Preparation({me: preparation}, shared.goal, shared.classes, self.settings.id)
+        agreed = {"basis": shared.to_json(), "preparation": prepared.to_json()}
         for client in clients:
-            self._send("basis", client, told=packed(made))
+            self._send("basis", client, told=packed(agreed))
         if self.topology.server:
-            self._send("basis", SERVER, told=packed({"basis": basis.to_json()}))
-        numbered = {client: n[n >= 0].sort().values for client, (n, _) in mine.items()}
-        return self._write(basis, numbered, {}, {}, prepared)
+            self._send("basis", SERVER, told=packed({"basis": shared.to_json()}))
+        rows = {client: n[n >= 0].sort().values for client, (n, _) in own_rows.items()}
+        return self._write(shared, rows, {}, {}, prepared)
 
-    def _judge(
+    def _check_overlap(
         self,
-        mine: Mapping[Client, tuple[Tensor, Tensor]],
+        own_rows: Mapping[Client, tuple[Tensor, Tensor]],
         others: Mapping[str, int],
         train: int,
     ) -> None:
-        """Say how well ids match, the same at every hub, and end it where that is too poor."""
-        own = of_silo([self._hear("variants", client) for client in mine])
+        """Report how well ids match, the same at every hub; refuse where too few do."""
+        own_variants = of_silo([self._receive("variants", client) for client in own_rows])
         for other in others:
-            self._send("silo-variants", other, **own)
-        more = more_of([own, *(self._hear("silo-variants", other) for other in others)])
-        seen = overlap_at(self.topology.silos, mine, others, more)
-        self.log.note("matched", **seen.to_json())
-        for line in seen.lines():
+            self._send("silo-variants", other, **own_variants)
+        more = more_of([own_variants, *(self._receive("silo-variants", other) for other in others)])
+        overlap = overlap_at(self.topology.silos, own_rows, others, more)
+        self.log.note("matched", **overlap.to_json())
+        for line in overlap.lines():
             self.log.say(line)
-        idle = [title(client) for client, (numbers, _) in mine.items() if not (numbers >= 0).any()]
+        idle = [
+            title(client) for client, (numbers, _) in own_rows.items() if not (numbers >= 0).any()
+        ]
         if idle:
             self.log.say(f"note: without training rows: {', '.join(idle)}")
         try:
-            refuse_poor(seen.by_silo(), train, self.settings.min_match)
+            refuse_poor(overlap.by_silo(), train, self.settings.min_match)
         except DataError as problem:
-            for client in mine:
+            for client in own_rows:
                 self._send("kinds", client, told=packed({"refused": str(problem)}))
             if self.topology.server:
                 self._send("basis", SERVER, told=packed({"refused": str(problem)}))
             raise Refused(str(problem)) from None
-        if seen.advice:
-            self.log.say(f"note: {seen.advice}")
+        if overlap.advice:
+            self.log.say(f"note: {overlap.advice}")
 
-    def _as_server(self) -> Agreement:
+    def _run_server(self) -> Agreement:
         silos = self.topology.silos
-        heard = [go_ahead(unpacked(self._hear("basis", silo)["told"])) for silo in silos]
-        if any(one != heard[0] for one in heard):
+        first, *others = [go_ahead(unpacked(self._receive("basis", j)["told"])) for j in silos]
+        if any(other != first for other in others):
             raise DataError("hubs have agreed on different things")
-        return self._write(Basis.from_json(heard[0]["basis"]), {}, {}, {}, None)
+        return self._write(SharedFacts.from_json(first["basis"]), {}, {}, {}, None)
 
-    def _exchange(self, kind: str, others: Iterable[str], told: Any) -> dict[str, Any]:
+    def _exchange(self, kind: str, others: Iterable[str], value: Any) -> dict[str, Any]:
         for other in others:
-            self._send(kind, other, told=packed(told))
-        return {other: unpacked(self._hear(kind, other)["told"]) for other in others}
+            self._send(kind, other, told=packed(value))
+        return {other: unpacked(self._receive(kind, other)["told"]) for other in others}
 
-    def _settle(self, facts: Mapping[str, Any]) -> Basis:
+    def _settle(self, facts: Mapping[str, Any]) -> SharedFacts:
         """The same at every hub."""
         silos = self.topology.silos
         labelled = tuple(silo for silo in silos if facts[silo]["labelled"])
@@ -208,16 +211,16 @@ class Aligning:
         sizes = {silo: facts[silo]["rows"] for silo in silos}
         if len(set(sizes.values())) > 1:
             raise DataError(f"hubs count different common rows: {sizes}")
-        told = {
-            Client(silo, name): mine
+        labels_of = {
+            Client(silo, name): labels
             for silo in labelled
-            for name, mine in facts[silo]["labels"].items()
-            if mine is not None
+            for name, labels in facts[silo]["labels"].items()
+            if labels is not None
         }
-        target = target_of(self.settings, told)
+        target = target_of(self.settings, labels_of)
         several = target.goal == "classes"
         features = {silo: ((int(facts[silo]["width"]),), torch.float32) for silo in silos}
-        return Basis(
+        return SharedFacts(
             self.topology,
             next(iter(sizes.values())),
             target.goal,
@@ -230,17 +233,17 @@ class Aligning:
 
     def _write(
         self,
-        basis: Basis,
+        shared: SharedFacts,
         rows: Mapping[Client, Tensor],
         x: Mapping[Client, Tensor],
         y: Mapping[Client, Tensor | None],
         preparation: Preparation | None,
     ) -> Agreement:
         own, topology = self.own.party, self.topology
-        agreement = Agreement.of(self.file, basis)
+        agreement = Agreement.of(self.file, shared)
         known = known_to(topology, [self.me])
-        view = View(topology.silos, topology.server, known, basis.size, rows, x, y)
-        basis.check(self.file, view)
+        view = View(topology.silos, topology.server, known, shared.size, rows, x, y)
+        shared.check(self.file, view)
         write_rows(Path(own.rows), view)
         if preparation is not None:
             write_text(preparation_beside(Path(own.rows)), preparation.to_json())
@@ -250,7 +253,7 @@ class Aligning:
     def _send(self, kind: str, to: Party, **payload: Tensor) -> None:
         self._transport.send(Message(Key(0, MOVES[kind]), kind, self.me, to, payload))
 
-    def _hear(self, kind: str, source: Party) -> Any:
+    def _receive(self, kind: str, source: Party) -> Any:
         key, seconds = Key(0, MOVES[kind]), self.own.waits.start
         message = self._transport.mailbox(self.me).take(source, key, kind, seconds)
         if message is None:
@@ -262,7 +265,8 @@ def topology_of(file: RunFile) -> Topology:
     """Who takes part, by the run file alone."""
     silos = file.values["data"]["silos"]
     clients = {
-        silo: tuple(held) if isinstance(held, Mapping) else ("all",) for silo, held in silos.items()
+        silo: tuple(names) if isinstance(names, Mapping) else ("all",)
+        for silo, names in silos.items()
     }
     return Topology(clients, file.algorithm.needs_server)
 
@@ -270,9 +274,9 @@ def topology_of(file: RunFile) -> Topology:
 def read_salt(path: Path) -> str:
     """The key that ids are hashed with."""
     try:
-        found = read_secret(path, "salt").decode("utf-8").strip()
+        salt = read_secret(path, "salt").decode("utf-8").strip()
     except UnicodeDecodeError as problem:
         raise DataError(f"salt {path}: cannot be read ({problem})") from None
-    if len(found) < 16:
+    if len(salt) < 16:
         raise SettingError("party.salt: at least 16 characters, that nobody else can guess")
-    return found
+    return salt

@@ -1,9 +1,9 @@
-"""Ids that do not match, looked at less closely: how many more would, if their case did not count,
-say, as organisations find out without showing an id.
+"""Variants of ids that do not match: how many more would if, say, upper and lower case were alike.
+Organisations find out without showing an id.
 
-A client hashes the forms (data/idforms.py) of those of its ids that do not match, with a key of
-their own for each form, so that a form cannot be told to be that of an id; shortened, and sorted,
-so that none is tied to a row. Hubs keep those that one of their clients has, and count those that
+A client hashes the forms (data/tables/id_forms.py) of its ids that do not match. Each form has its
+own key, so that a form's hash cannot be compared with an id's. Hashes are shortened and sorted, so
+that none is tied to a row. Hubs keep those that one of their clients has, and count those that
 every silo has.
 """
 
@@ -28,18 +28,20 @@ BLANK: Variants = {form.name: torch.zeros(1, SHORT, dtype=torch.uint8) for form 
 
 def variants_of(ids: Sequence[str], salt: str) -> dict[str, Tensor]:
     """Of a client's ids that do not match."""
-    found = {}
+    hashes = {}
     for form in FORMS:
         key = hmac.digest(salt.encode(), b"fedloom id form\n" + form.name.encode(), "sha256")
-        hashed = (hmac.digest(key, one.encode(), "sha256")[:SHORT] for one in forms_of(ids, form))
-        found[form.name] = _stacked(sorted(hashed))
-    return found
+        hashed = (hmac.digest(key, text.encode(), "sha256")[:SHORT] for text in forms_of(ids, form))
+        hashes[form.name] = _stacked(sorted(hashed))
+    return hashes
 
 
 def of_silo(clients: Sequence[Variants]) -> dict[str, Tensor]:
     """Those that one client has."""
     return {
-        form.name: _stacked(sorted(unique_forms(map(_each, (held[form.name] for held in clients)))))
+        form.name: _stacked(
+            sorted(unique_forms(map(_split, (variants[form.name] for variants in clients))))
+        )
         for form in FORMS
     }
 
@@ -47,18 +49,21 @@ def of_silo(clients: Sequence[Variants]) -> dict[str, Tensor]:
 def more_of(silos: Sequence[Variants]) -> dict[str, int]:
     """{condition: how many more ids would match}."""
     return extra_matches(
-        {form.name: count_in_all([_each(held[form.name])] for held in silos) for form in FORMS}
+        {
+            form.name: count_in_all([_split(variants[form.name])] for variants in silos)
+            for form in FORMS
+        }
     )
 
 
 def overlap_at(
     silos: Sequence[str],
-    mine: Mapping[Client, tuple[Tensor, Tensor]],
+    own_rows: Mapping[Client, tuple[Tensor, Tensor]],
     others: Mapping[str, int],
     more: Mapping[str, int],
 ) -> Overlap:
-    """What a hub sees: which rows of its clients are common, and how many the other silos have."""
-    own = {client.name: (int(flags.sum()), len(flags)) for client, (_, flags) in mine.items()}
+    """At a hub: which rows of its clients are common, and how many the other silos have."""
+    own = {client.name: (int(flags.sum()), len(flags)) for client, (_, flags) in own_rows.items()}
     common = sum(count for count, _ in own.values())
     return Overlap(
         {j: {"all": (common, others[j])} if j in others else own for j in silos},
@@ -66,7 +71,7 @@ def overlap_at(
     )
 
 
-def _each(hashes: Tensor) -> list[bytes]:
+def _split(hashes: Tensor) -> list[bytes]:
     flat = hashes.numpy().tobytes()
     return [flat[at : at + SHORT] for at in range(0, len(flat), SHORT)]
 

@@ -1,4 +1,4 @@
-"""What passes while organisations agree on rows (align.py), in which order, and in what form."""
+"""The messages of an agreement on rows (align.py): their order and form."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FORMS: dict[str, dict[str, Tensor]] = {
 
 
 class Refused(DataError):
-    """Found by every hub by itself, and told to its clients: nobody need be stopped."""
+    """Found by every hub by itself, and sent to its clients: no abort is needed."""
 
 
 def permits(topology: Topology) -> Permits:
@@ -60,11 +60,11 @@ def unpacked(value: Tensor) -> Any:
     try:
         return json.loads(bytes(value.numpy()).decode())
     except ValueError as problem:
-        raise DataError(f"what was told cannot be read ({reason(problem)})") from None
+        raise DataError(f"a message that is no JSON ({reason(problem)})") from None
 
 
-def go_ahead(told: dict[str, Any]) -> dict[str, Any]:
-    """What a hub has told, unless it is that this ends here."""
-    if "refused" in told:
-        raise Refused(str(told["refused"]))
-    return told
+def go_ahead(message: dict[str, Any]) -> dict[str, Any]:
+    """A hub's message, unless it says that the agreement was refused."""
+    if "refused" in message:
+        raise Refused(str(message["refused"]))
+    return message

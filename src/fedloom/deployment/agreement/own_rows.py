@@ -17,7 +17,7 @@ from ...core.errors import DataError
 from ...core.topology import Client, Party, known_to, title
 from ...data.placement import View
 from .agreement import Agreement
-from .shared_facts import Basis
+from .shared_facts import SharedFacts
 
 CURE = "restore it from a backup, or align again, all together (fedloom align)"
 
@@ -40,7 +40,7 @@ def preparation_beside(rows: Path) -> Path:
 
 def read_rows(path: Path, party: Party, agreement: Agreement) -> View:
     """And back, checked against what was agreed."""
-    found, _ = seal.read_tensors(path, CURE)
+    tensors, _ = seal.read_tensors(path, CURE)
     topology = agreement.topology
     known = known_to(topology, [party])
     rows: dict[Client, Tensor] = {}
@@ -48,19 +48,19 @@ def read_rows(path: Path, party: Party, agreement: Agreement) -> View:
     y: dict[Client, Tensor | None] = {}
     for silo, names in known.items():
         for client in (Client(silo, name) for name in names):
-            rows[client] = _taken(found, f"rows/{client}", path)
+            rows[client] = _tensor(tensors, f"rows/{client}", path)
             _check_numbers(rows[client], client, agreement.size, path)
             if client == party:
-                x[client] = _taken(found, f"x/{client}", path)
-                y[client] = found.get(f"y/{client}")
+                x[client] = _tensor(tensors, f"x/{client}", path)
+                y[client] = tensors.get(f"y/{client}")
                 _check_shape(x[client], y[client], client, len(rows[client]), agreement, path)
     return View(topology.silos, topology.server, known, agreement.size, rows, x, y)
 
 
-def _taken(found: dict[str, Tensor], name: str, path: Path) -> Tensor:
-    if name not in found:
+def _tensor(tensors: dict[str, Tensor], name: str, path: Path) -> Tensor:
+    if name not in tensors:
         raise DataError(f"{path}: {name} is missing")
-    return found[name]
+    return tensors[name]
 
 
 def _check_numbers(rows: Tensor, client: Client, size: int, path: Path) -> None:
@@ -73,26 +73,26 @@ def _check_numbers(rows: Tensor, client: Client, size: int, path: Path) -> None:
 def _check_shape(
     x: Tensor, y: Tensor | None, client: Client, rows: int, agreement: Agreement, path: Path
 ) -> None:
-    basis, who = agreement.basis, f"{path}: {title(client)}"
-    shape, dtype = basis.features[client.silo]
+    facts, who = agreement.facts, f"{path}: {title(client)}"
+    shape, dtype = facts.features[client.silo]
     if x.shape != (rows, *shape) or x.dtype != dtype:
         raise DataError(
             f"{who} has {rows} rows, and features of shape {tuple(x.shape)}, {x.dtype}; agreed "
             f"were {shape} a row, {dtype}"
         )
-    if (y is not None) != (client.silo in basis.labelled):
+    if (y is not None) != (client.silo in facts.labelled):
         raise DataError(f"{who} has {'' if y is not None else 'no '}labels; agreed was otherwise")
     if y is not None:
-        _check_labels(y, rows, basis, who)
+        _check_labels(y, rows, facts, who)
     for what, values in (("features", x), ("labels", y)):
         if values is not None and values.is_floating_point() and not values.isfinite().all():
             raise DataError(f"{who}: NaN or infinity in the {what}")
 
 
-def _check_labels(y: Tensor, rows: int, basis: Basis, who: str) -> None:
-    shape, dtype = basis.label
+def _check_labels(y: Tensor, rows: int, facts: SharedFacts, who: str) -> None:
+    shape, dtype = facts.label
     if y.shape != (rows, *shape) or y.dtype != dtype:
         raise DataError(f"{who} has labels of shape {tuple(y.shape)}, {y.dtype}")
-    top = {"classes": basis.outputs - 1, "binary": 1}.get(basis.goal)
+    top = {"classes": facts.outputs - 1, "binary": 1}.get(facts.goal)
     if top is not None and bool(((y < 0) | (y > top)).any()):
         raise DataError(f"{who} has labels beyond the {top + 1} classes that were agreed on")

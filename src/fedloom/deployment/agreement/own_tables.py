@@ -1,5 +1,5 @@
-"""A client's own table and its hub's part in it, for `align.py`: what `read_tables` does from
-above, in the pieces that each party can do by itself."""
+"""A client's own table and its hub's part in preparing it, for `align.py`: what `read_tables` does
+on all tables, in the pieces that each party can do by itself."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ class Settings:
             raise SettingError("data: goal is needed: nobody sees all labels to guess it from")
         if isinstance(data["test"], str):
             raise SettingError("data: test must be a share here, not a column")
-        kept = {one.name: data[one.name] for one in fields(Settings)}
-        return Settings(**kept)
+        values = {field.name: data[field.name] for field in fields(Settings)}
+        return Settings(**values)
 
 
 class OwnTable:
@@ -88,31 +88,31 @@ class OwnTable:
         return torch.from_numpy(flat.reshape(-1, HASH).copy())
 
     def variants(self, common: Tensor) -> dict[str, Tensor]:
-        """Of the ids that are not common, looked at less closely."""
+        """Hashed forms of the ids that are not common."""
         others = self._rows[common.numpy() == 0]
         return variants_of(self._sheet.plain[others].tolist(), self._salt)
 
     def columns(self) -> dict[str, Any]:
-        """Names and looks of the columns; no cell of them."""
-        looks = {name: _look(self._sheet.columns[name]) for name in self._features}
-        return {"features": looks, "labels": self._labels is not None}
+        """Names and kinds of the columns; no cell of them."""
+        kinds = {name: _kind_of(self._sheet.columns[name]) for name in self._features}
+        return {"features": kinds, "labels": self._labels is not None}
 
     def labels(self, common: Tensor, goal: str) -> dict[str, Any] | None:
-        """Which labels there are among the common rows; of numbers, none are told."""
+        """Which labels there are among the common rows; none where they are numbers."""
         if self._labels is None or goal == "number":
             return None
         cells = self._labels
-        mine = take(cells.values, self._rows[common.numpy().astype(bool)])
-        if isinstance(mine, TextColumn):
-            used = [mine.names[code] for code in np.unique(mine.codes).tolist() if code >= 0]
+        labels = take(cells.values, self._rows[common.numpy().astype(bool)])
+        if isinstance(labels, TextColumn):
+            used = [labels.names[code] for code in np.unique(labels.codes).tolist() if code >= 0]
             return {"kind": cells.kind, "text": used}
-        return {"kind": cells.kind, "numbers": np.unique(mine).tolist()}
+        return {"kind": cells.kind, "numbers": np.unique(labels).tolist()}
 
     def summary(self, kinds: Mapping[str, ColumnKind], numbers: Tensor) -> dict[str, Any]:
         """Of the training rows, column by column."""
         used = self._rows[numbers.numpy() >= 0]
         table = {name: take(column, used) for name, column in self._table(kinds).items()}
-        return {name: asdict(one) for name, one in Summary.of(table).columns.items()}
+        return {name: asdict(column) for name, column in Summary.of(table).columns.items()}
 
     def rows(
         self,
@@ -135,8 +135,8 @@ class OwnTable:
         return table_of(self._sheet, kinds)
 
 
-def _look(cells: Cells) -> list[Any]:
-    """Of what kind a column is; of text, how many cells, and how many look like numbers."""
+def _kind_of(cells: Cells) -> list[Any]:
+    """A column's kind; of text, how many cells, and how many could be numbers."""
     if not isinstance(cells.values, TextColumn):
         return [cells.kind, 0, 0]
     words = cells.values
@@ -144,30 +144,31 @@ def _look(cells: Cells) -> list[Any]:
     return ["text", int((words.codes >= 0).sum()), int(numeric[words.codes].sum())]
 
 
-def kinds_of(silo: str, told: Mapping[Client, Any], settings: Settings) -> dict[str, ColumnKind]:
-    """Whether each column of a silo is numbers or text, from what its clients tell."""
-    first, *others = told
-    names = list(told[first]["features"])
+def kinds_of(silo: str, tables: Mapping[Client, Any], settings: Settings) -> dict[str, ColumnKind]:
+    """Whether each column of a silo is numbers or text, from its clients' `columns`."""
+    first, *others = tables
+    names = list(tables[first]["features"])
     for other in others:
-        if set(told[other]["features"]) != set(names):
+        if set(tables[other]["features"]) != set(names):
             raise DataError(
                 f"silo {silo}: clients {first.name} and {other.name} have different columns"
             )
-        if told[other]["labels"] != told[first]["labels"]:
+        if tables[other]["labels"] != tables[first]["labels"]:
             raise DataError(
                 f"silo {silo}: of clients {first.name} and {other.name}, one has labels"
             )
     kinds: dict[str, ColumnKind] = {}
     for name in names:
-        looks = [mine["features"][name] for mine in told.values()]
-        wordy = any(kind == "text" for kind, _, _ in looks)
-        kinds[name] = "text" if wordy else "number"
+        seen_kinds = [table["features"][name] for table in tables.values()]
+        has_text = any(kind == "text" for kind, _, _ in seen_kinds)
+        kinds[name] = "text" if has_text else "number"
         if name in settings.numbers or name in settings.categories:
             kinds[name] = "number" if name in settings.numbers else "text"
             continue
-        counted = any(kind in ("number", "flag") for kind, _, _ in looks)
-        seen, like = sum(look[1] for look in looks), sum(look[2] for look in looks)
-        if wordy and (counted or 2 * like > seen):
+        counted = any(kind in ("number", "flag") for kind, _, _ in seen_kinds)
+        texts = sum(cells for _, cells, _ in seen_kinds)
+        numeric = sum(count for _, _, count in seen_kinds)
+        if has_text and (counted or 2 * numeric > texts):
             raise DataError(
                 f"silo {silo}, column {name!r}: cells that are not numbers among cells that are; "
                 "correct them, or name it in `categories`"
@@ -176,27 +177,29 @@ def kinds_of(silo: str, told: Mapping[Client, Any], settings: Settings) -> dict[
 
 
 def rows_of(
-    held: Mapping[Client, Tensor], others: Sequence[Tensor], test: float
+    hashes: Mapping[Client, Tensor], others: Sequence[Tensor], test: float
 ) -> tuple[int, dict[Client, tuple[Tensor, Tensor]]]:
     """How many training rows there are, and for each client the number of each of its rows (-1:
     not one of them), and which are common. Ids of all silos, as hashes."""
-    mine = {client: each_hash(ids) for client, ids in held.items()}
+    own_hashes = {client: split_hashes(ids) for client, ids in hashes.items()}
     holders: dict[bytes, Client] = {}
-    for client, ids in mine.items():
-        for one in ids:
-            if holders.setdefault(one, client) != client:
-                told = f"{title(holders[one])} and {title(client)}"
-                raise DataError(f"{told} have rows of the same ids; keep each at one of them")
-    common = sorted(set(holders).intersection(*(each_hash(ids) for ids in others)))
-    testing = split_by_hash((one.hex() for one in common), test)
-    train = [one for one, held_back in zip(common, testing.tolist(), strict=True) if not held_back]
-    number, known = {one: k for k, one in enumerate(train)}, set(common)
+    for client, ids in own_hashes.items():
+        for digest in ids:
+            if holders.setdefault(digest, client) != client:
+                both = f"{title(holders[digest])} and {title(client)}"
+                raise DataError(f"{both} have rows of the same ids; keep each at one of them")
+    common = sorted(set(holders).intersection(*(split_hashes(ids) for ids in others)))
+    testing = split_by_hash((digest.hex() for digest in common), test)
+    train = [
+        digest for digest, is_test in zip(common, testing.tolist(), strict=True) if not is_test
+    ]
+    number, known = {digest: k for k, digest in enumerate(train)}, set(common)
     return len(train), {
         client: (
-            torch.tensor([number.get(one, -1) for one in ids], dtype=torch.int64),
-            torch.tensor([one in known for one in ids], dtype=torch.uint8),
+            torch.tensor([number.get(digest, -1) for digest in ids], dtype=torch.int64),
+            torch.tensor([digest in known for digest in ids], dtype=torch.uint8),
         )
-        for client, ids in mine.items()
+        for client, ids in own_hashes.items()
     }
 
 
@@ -211,22 +214,17 @@ def refuse_poor(overlap: Overlap, train: int, least: float) -> None:
         raise DataError(f"all {common} common rows are for testing; none are left to train")
 
 
-def each_hash(ids: Tensor) -> list[bytes]:
-    """Hashes, one by one."""
+def split_hashes(ids: Tensor) -> list[bytes]:
+    """[rows, HASH] as a list."""
     flat = ids.numpy().tobytes()
     return [flat[at : at + HASH] for at in range(0, len(flat), HASH)]
 
 
-def fitted(silo: str, told: Sequence[Mapping[str, Any]], rare: int) -> SiloPreparation:
+def fitted(silo: str, sums: Sequence[Mapping[str, Any]], rare: int) -> SiloPreparation:
     """A silo's preparation from its clients' summaries."""
     summaries = [
-        Summary(
-            {
-                n: CategorySummary(**c) if "counts" in c else NumberSummary(**c)
-                for n, c in one.items()
-            }
-        )
-        for one in told
+        Summary({n: Categories(**c) if "counts" in c else Numbers(**c) for n, c in columns.items()})
+        for columns in sums
     ]
     made, _ = fit(silo, reduce(add, summaries), rare)
     if not made.steps:
@@ -234,15 +232,15 @@ def fitted(silo: str, told: Sequence[Mapping[str, Any]], rare: int) -> SiloPrepa
     return made
 
 
-def target_of(settings: Settings, told: Mapping[Client, Any]) -> Target:
-    """What labels mean, from those that occur: {client: what it told}."""
+def target_of(settings: Settings, labels_of: Mapping[Client, Any]) -> Target:
+    """What labels mean, from those that occur at each client."""
     if settings.goal == "number":
         return Target("number")
-    held = {}
-    for client, mine in told.items():
-        if "text" in mine:
-            words = TextColumn(tuple(mine["text"]), np.arange(len(mine["text"])))
-            held[client] = Cells(mine["kind"], words)
+    cells = {}
+    for client, labels in labels_of.items():
+        if "text" in labels:
+            words = TextColumn(tuple(labels["text"]), np.arange(len(labels["text"])))
+            cells[client] = Cells(labels["kind"], words)
         else:
-            held[client] = Cells(mine["kind"], np.array(mine["numbers"], dtype=np.float64))
-    return find_target(settings.label, held, settings.goal)[0]
+            cells[client] = Cells(labels["kind"], np.array(labels["numbers"], dtype=np.float64))
+    return find_target(settings.label, cells, settings.goal)[0]

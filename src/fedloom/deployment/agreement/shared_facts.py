@@ -1,7 +1,7 @@
-"""What organisations tell each other of their data, once, before a run: no row and no id.
+"""The facts that organisations share of their data, once, before a run: no row and no id.
 
-From it alone every party derives the same task, the same shapes and the same list of permitted
-messages, on made-up rows.
+From them alone every party derives the same task, the same shapes and the same list of permitted
+messages, by a dry run on made-up rows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FEW = 64  # made-up rows for each client
 
 
 @dataclass(frozen=True)
-class Basis:
+class SharedFacts:
     """`size`: common rows; `outputs`: scores that a model gives for a row; `labelled`: silos whose
     clients have labels."""
 
@@ -41,12 +41,12 @@ class Basis:
     labelled: tuple[str, ...]
 
     @staticmethod
-    def of(run: Run) -> Basis:
-        """Of data that somebody sees from above."""
+    def of(run: Run) -> SharedFacts:
+        """Of a run that has all data in one place."""
         data, rows = run.data, run.placement
         assert data is not None
         labels = rows.labels()
-        return Basis(
+        return SharedFacts(
             rows.topology,
             rows.size,
             data.goal,
@@ -77,8 +77,8 @@ class Basis:
         return build_algorithm(file).trains(build_task(file, self.outline(1)))
 
     def check(self, file: RunFile, view: View) -> None:
-        """Refuse what the algorithm cannot run on: all that was agreed on, and a party's own rows
-        in their places."""
+        """Refuse what the algorithm cannot run on: made-up rows as agreed on, with a party's own
+        rows in their places."""
         data = self.outline(self.size, blank=True)
         for client, rows in view.rows.items():
             place = self.topology.of(client.silo).index(client)
@@ -117,15 +117,15 @@ class Basis:
             "goal": self.goal,
             "classes": list(self.classes),
             "outputs": self.outputs,
-            "features": {silo: told(spec) for silo, spec in self.features.items()},
-            "label": told(self.label),
+            "features": {silo: spec_json(spec) for silo, spec in self.features.items()},
+            "label": spec_json(self.label),
             "labelled": list(self.labelled),
         }
 
     @staticmethod
-    def from_json(saved: Mapping[str, Any]) -> Basis:
+    def from_json(saved: Mapping[str, Any]) -> SharedFacts:
         clients = {silo: tuple(names) for silo, names in saved["clients"].items()}
-        return Basis(
+        return SharedFacts(
             Topology(clients, saved["server"]),
             int(saved["rows"]),
             saved["goal"],
@@ -137,7 +137,7 @@ class Basis:
         )
 
 
-def told(spec: Spec) -> list[Any]:
+def spec_json(spec: Spec) -> list[Any]:
     """The shape and type of a row, for JSON."""
     return [list(spec[0]), str(spec[1]).removeprefix("torch.")]
 

@@ -26,18 +26,18 @@ def read_list(path: Path) -> dict[str, list[str]]:
     if not path.exists():
         return {}
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
+        listed = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
         raise DataError(f"{path} is no allow-list ({problem})") from None
-    for party, prints in found.items():
-        if not isinstance(prints, list) or not all(isinstance(one, str) for one in prints):
+    for party, prints in listed.items():
+        if not isinstance(prints, list) or not all(isinstance(text, str) for text in prints):
             raise DataError(f"{path}: {party}: a list of fingerprints is expected")
-    return found
+    return listed
 
 
 def write_list(path: Path, allowed: dict[str, list[str]]) -> None:
-    kept = {party: prints for party, prints in allowed.items() if prints}
-    write_text(path, dumps(kept), SHARED)
+    listed = {party: prints for party, prints in allowed.items() if prints}
+    write_text(path, dumps(listed), SHARED)
 
 
 @dataclass

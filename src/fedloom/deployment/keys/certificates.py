@@ -127,9 +127,9 @@ class Authority:
     @staticmethod
     def read(folder: Path) -> Authority:
         path = folder / "ca.key"
-        found = read_secret(path, "the CA's key")
+        pem = read_secret(path, "the CA's key")
         try:
-            key = serialization.load_pem_private_key(found, None)
+            key = serialization.load_pem_private_key(pem, None)
         except (ValueError, TypeError) as problem:
             raise DataError(f"{path} is no private key of a CA ({problem})") from None
         if not isinstance(key, ec.EllipticCurvePrivateKey):

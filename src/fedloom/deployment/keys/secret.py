@@ -24,10 +24,10 @@ def new_secret(path: Path) -> None:
 
 def read_secret(path: Path) -> bytes:
     """Without white space around it, which some editors add."""
-    found = files.read_secret(path, "party.secret").strip()
-    if len(found) < LEAST or len(set(found)) < DIFFERENT:
+    secret = files.read_secret(path, "party.secret").strip()
+    if len(secret) < LEAST or len(set(secret)) < DIFFERENT:
         raise SettingError(
             f"party.secret: {path} holds no secret, which is at least {LEAST} random bytes: "
             "fedloom keys secret FILE makes one"
         )
-    return found
+    return secret

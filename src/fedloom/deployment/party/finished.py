@@ -1,4 +1,4 @@
-"""What a finished run left with a party: its part of the model, and of which version it is."""
+"""What a finished run left with a party: its part of the model, and its version."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ CURE = (
 
 @dataclass(frozen=True)
 class Finished:
-    """Of the run with this fingerprint, after so many rounds. `block`: a digest of what is here."""
+    """A party's part of the run with this fingerprint, after so many rounds. `block`: a digest of
+    its tensors."""
 
     run: str
     round: int
@@ -52,10 +53,10 @@ class Finished:
                 f"{folder}: the run ended after round {rounds}, the checkpoint is of round "
                 f"{checkpoint.round}"
             )
-        held = {name: checkpoint.tensors[name] for name in sorted(checkpoint.tensors)}
-        return Finished(of, rounds, hashlib.sha256(save(held)).hexdigest(), checkpoint)
+        tensors = {name: checkpoint.tensors[name] for name in sorted(checkpoint.tensors)}
+        return Finished(of, rounds, hashlib.sha256(save(tensors)).hexdigest(), checkpoint)
 
-    def told(self) -> dict[str, Any]:
+    def version_facts(self) -> dict[str, Any]:
         """For other hubs."""
         return {"run": self.run, "round": self.round, "block": self.block}
 
@@ -63,13 +64,13 @@ class Finished:
 def state_of(fed: PartyEngine, algorithm: Algorithm, finished: Finished | None) -> Any:
     """The trained state, as far as it lives here; a client of most algorithms holds none of it."""
     fresh = algorithm.start(fed)._asdict()
-    mine = {name: fed.read(value) for name, value in fresh.items()}
-    if not tree.tensors(mine):
+    like = {name: fed.read(value) for name, value in fresh.items()}
+    if not tree.tensors(like):
         return algorithm.State(**fresh)
     if finished is None:
         raise DataError("this algorithm keeps state at its clients, and this one's is lost")
-    found = finished.checkpoint.snapshot(mine).state
-    placed = {name: tree.map_tensors(lambda a: a.to(fed.device), found[name]) for name in fresh}
+    state = finished.checkpoint.snapshot(like).state
+    placed = {name: tree.map_tensors(lambda a: a.to(fed.device), state[name]) for name in fresh}
     return algorithm.State(**{name: _at(fed, fresh[name], v) for name, v in placed.items()})
 
 
@@ -79,14 +80,14 @@ def _at(fed: PartyEngine, fresh: Any, values: Any) -> Any:
     return AtHubs(values, fresh.places)
 
 
-def version_of(told: dict[str, dict[str, Any]]) -> str:
-    """One name for the whole model, from what hubs and server tell of theirs; DataError where they
+def version_of(facts_of: dict[str, dict[str, Any]]) -> str:
+    """One name for the whole model, from the version facts of hubs and server; DataError where they
     do not belong together."""
-    rounds = {name: one["round"] for name, one in told.items()}
-    runs = {name: one["run"][:12] for name, one in told.items()}
-    for what, each in (("runs", runs), ("rounds", rounds)):
-        if len(set(each.values())) > 1:
-            whose = ", ".join(f"{name} {value}" for name, value in sorted(each.items()))
+    rounds = {name: facts["round"] for name, facts in facts_of.items()}
+    runs = {name: facts["run"][:12] for name, facts in facts_of.items()}
+    for what, values in (("runs", runs), ("rounds", rounds)):
+        if len(set(values.values())) > 1:
+            whose = ", ".join(f"{name} {value}" for name, value in sorted(values.items()))
             raise DataError(f"blocks of different {what} do not belong together: {whose}")
-    plain = json.dumps(told, sort_keys=True, separators=(",", ":"))
+    plain = json.dumps(facts_of, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(plain.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""One party's program: its files, its links, the rounds, what it leaves behind.
+"""One party's program: its files, its links, its rounds, its results.
 
 checkpoints  ledger.json  schedule.json  audit.jsonl  log.jsonl  status.json  done.json
 """
@@ -50,14 +50,14 @@ from ..keys.secret import read_secret
 from ..log import Log
 from ..party_file import PartyFile
 from . import rollback
-from .client_state import KeptState
-from .past_rounds import DONE, Past
+from .client_state import ClientState
+from .past_rounds import DONE, PastRounds
 from .privacy_book import BOOK, Book
 from .resume import Durable, Memory
 from .rollback import Agreed, Rollback
 from .status import Progress, Status
 
-VAIN = 20  # attempts, one after the other, of which no round came
+VAIN = 20  # attempts, one after the other, without a finished round
 
 
 @dataclass
@@ -79,8 +79,8 @@ class Host:
         self.run = fingerprint(self.file, self.agreement.to_json())
         self.algorithm = build_algorithm(self.file)
         self.noisy = noisy(self.algorithm)
-        self.past = Past(self.folder, self.run, self.own.party.keep, self._damaged)
-        self.kept: KeptState | None = None  # where the algorithm's clients keep state
+        self.past = PastRounds(self.folder, self.run, self.own.party.keep, self._damaged)
+        self.client_state: ClientState | None = None  # where the algorithm's clients keep state
         self.book: Book | None = None
         self._vain = 0  # attempts without a round
 
@@ -104,44 +104,44 @@ class Host:
                     late = self._agree(self.me)
 
     def _attempt(self, resume: bool, late: frozenset[str]) -> None:
-        """Take part in the attempt that is going on: until its end, or OutOfStepError."""
-        held = self.past.look()
+        """Take part in the current attempt, until its end or OutOfStepError."""
+        rounds = self.past.scan()
         if isinstance(self.me, Client):
-            position = Position(None, held=held)
+            position = Position(None, held=rounds)
         else:
-            position = Position(self.past.line, round=max(held).round, held=held, late=late)
+            position = Position(self.past.line, round=max(rounds).round, held=rounds, late=late)
             position.joining = self._joining
         self._session(self.transport(position), lambda transport: self._rounds(transport, resume))
 
     def _agree(self, me: str) -> frozenset[str]:
         """With the other hubs, on the round to go on from, and on another attempt."""
-        hubs, held = listeners(self.agreement.topology), self.past.look()
-        offers = held if self.kept is None else self.kept.offers(held)
+        hubs, rounds = listeners(self.agreement.topology), self.past.scan()
+        offers = rounds if self.client_state is None else self.client_state.offers(rounds)
         position = Position(self.past.line, agreeing=True, held=offers)
-        found: list[Agreed] = []
+        agreements: list[Agreed] = []
 
         def agree(transport: PartyTransport) -> None:
-            found.append(Rollback(me, hubs, self.past, self.own.waits, transport).agree())
+            agreements.append(Rollback(me, hubs, self.past, self.own.waits, transport).agree())
 
         allowed = rollback.permits(hubs)
         self._session(self.links.transport(self.run, allowed, self.log.note, position), agree)
-        (agreed,) = found
+        (agreed,) = agreements
         facts = {"round": agreed.held.round, "attempt": agreed.line.number}
         self.log.note("went back", held=agreed.back[-1].held, **facts)
         self.log.tell("going on", rollback.said(agreed), **facts)
         return agreed.late
 
     def _session(self, transport: PartyTransport, work: Callable[[PartyTransport], None]) -> None:
-        """A transport from its opening to its end; whatever goes wrong, all are told."""
+        """A transport, from its opening to its end; whatever goes wrong, all parties hear why."""
         problem: FedLoomError | None = None
         status = Status(self.folder, str(self.me), self.progress, transport, self.own.metrics)
         try:
             work(transport)
-        except FedLoomError as found:
-            problem = found
-            if transport.cause is None and not isinstance(found, AbortedError):
-                restore = isinstance(found, NoCommonRoundError)
-                transport.abort(f"{title(self.me)}: {found}", restore)  # before the first round
+        except FedLoomError as error:
+            problem = error
+            if transport.cause is None and not isinstance(error, AbortedError):
+                restore = isinstance(error, NoCommonRoundError)
+                transport.abort(f"{title(self.me)}: {error}", restore)  # before the first round
         finally:
             back = isinstance(problem, OutOfStepError)
             back = back or (problem is None and transport.position.agreeing)
@@ -170,12 +170,14 @@ class Host:
         if isinstance(self.me, Client):
             algorithm.warm_up(fed.part.values[self.me.silo], fed.streams)
             transport.open()  # who is connected is ready
-            done = held = self._join(self.me, fed, transport)
+            done = own_round = self._join(self.me, fed, transport)
             if keeps:
-                held = max((h for h in self.past.on_line if h.round <= done), default=START).round
-            state = memory.restore(held, fed, algorithm, transport) if keeps else None
+                own_round = max(
+                    (h for h in self.past.current_line if h.round <= done), default=START
+                ).round
+            state = memory.restore(own_round, fed, algorithm, transport) if keeps else None
         else:
-            self.kept = self.kept or (KeptState(self.past) if keeps else None)
+            self.client_state = self.client_state or (ClientState(self.past) if keeps else None)
             state = memory.restore(done, fed, algorithm, transport)
             if resume:
                 memory.again(fed, done, transport)
@@ -193,25 +195,25 @@ class Host:
                     crash("after checkpoint")
                 transport.position.round, self._vain = done, 0
                 self.progress.step(done, self._spent(fed))
-                said, facts = self._how_it_stands(done)
-                self.log.tell("round", said, **facts)
+                line, facts = self._how_it_stands(done)
+                self.log.tell("round", line, **facts)
         if isinstance(self.me, Client) and state is not None:
             memory.save(fed, state, done, transport, time.perf_counter() - began)
         write_json(self.folder / "ledger.json", fed.ledger.to_json())
         write_json(self.folder / "schedule.json", fed.record.to_json())
         seconds = time.perf_counter() - began
-        told = {"rounds": done, "seconds": seconds, "run": self.run}
+        summary = {"rounds": done, "seconds": seconds, "run": self.run}
         spent = self._spent(fed)
         if spent is not None:
-            told["privacy"] = spent
+            summary["privacy"] = spent
             self.log.note("privacy", **spent)
             self.log.say(f"{title(self.me)}: {in_words(spent)}")
-        write_json(self.folder / DONE, told)
+        write_json(self.folder / DONE, summary)
         self.progress.over = True
 
     def _assemble(self, transport: PartyTransport, first: int) -> None:
-        """Everyone has come, also where all go on after a stop; where clients may be missing, the
-        other hubs have, and before the first round nobody is left out in a hurry."""
+        """Waits for everyone, also where all go on after a stop. Where clients may be missing, only
+        for the other hubs, and before the first round for clients as long as `waits.start`."""
         start, skip = self.own.waits.start, self.own.waits.on_missing_client == "skip"
         hubs = [peer for peer in transport.links if not isinstance(peer, Client)]
         clients = [peer for peer in transport.links if isinstance(peer, Client)]
@@ -232,18 +234,18 @@ class Host:
         if line.number > self.past.line.number:
             facts = {"round": at, "attempt": line.number}
             self.log.note("went back", **facts)
-            told = f"going on from round {at}, attempt {line.number}, with {title(me.silo)}"
-            self.log.tell("going on", told, **facts)
+            message = f"going on from round {at}, attempt {line.number}, with {title(me.silo)}"
+            self.log.tell("going on", message, **facts)
         self.past.line = line
         if at:
             fed.go_on(at, {})
         self._open_book(fed, at)
         return at
 
-    def _joining(self, client: Client, held: tuple[Held, ...], round: int) -> None:
-        """A client has come that is in no attempt yet."""
-        if self.kept is not None:
-            self.kept.check(client, held, round)
+    def _joining(self, client: Client, rounds: tuple[Held, ...], round: int) -> None:
+        """A client has connected that is in no attempt yet."""
+        if self.client_state is not None:
+            self.client_state.check(client, rounds, round)
 
     def _damaged(self, problem: DamagedError) -> None:
         self.log.tell("damaged", f"warning: {problem}", why=str(problem))
@@ -264,7 +266,7 @@ class Host:
             )
 
     def _spent(self, fed: PartyEngine) -> dict[str, Any] | None:
-        """What was spent of this party's records: of a client by its own book."""
+        """The privacy spent of this party's records; of a client, by its own book."""
         if self.book is not None:
             return self.book.spent()
         if self.noisy is None or self.me not in fed.silos:
@@ -273,13 +275,13 @@ class Host:
 
     def _how_it_stands(self, done: int) -> tuple[str, dict[str, Any]]:
         """For the terminal, and for the log."""
-        said, facts = f"round {done} of {self.file.rounds}", {"round": done}
+        line, facts = f"round {done} of {self.file.rounds}", {"round": done}
         spent = self.progress.privacy
         if spent is not None and "mu" in spent:
             facts |= {name: spent[name] for name in ("mu", "epsilon") if name in spent}
             epsilon = f", epsilon {spent['epsilon']:.3g}" if "epsilon" in spent else ""
-            said += f"; spent: mu {spent['mu']:.3g}{epsilon}"
-        return said, facts
+            line += f"; spent: mu {spent['mu']:.3g}{epsilon}"
+        return line, facts
 
     def _engine(self, transport: PartyTransport, memory: Memory) -> PartyEngine:
         agreement, engine = self.agreement, self.file.engine
@@ -289,7 +291,7 @@ class Host:
         self.book = self._own_book(rows)
         durable = Durable(transport, memory, self.book)
         fed = PartyEngine(
-            agreement.basis.task(self.file),
+            agreement.facts.task(self.file),
             agreement.shapes,
             rows,
             hosted=[self.me],
@@ -313,7 +315,7 @@ class Host:
     def rows(self) -> View:
         """This party's own, checked: against what was agreed on, and by the algorithm."""
         view = read_rows(Path(self.own.party.rows), self.me, self.agreement)
-        self.agreement.basis.check(self.file, view)
+        self.agreement.facts.check(self.file, view)
         return view
 
     def _schedule(self) -> Schedule:

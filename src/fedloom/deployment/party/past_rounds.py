@@ -1,11 +1,11 @@
 """The rounds that a party can still go back to, in its folder.
 
     checkpoint.safetensors  checkpoint-N.safetensors  the state after N rounds (records/history.py)
-    links-N.msgpack                                   of the same moment: what others may still want
-                                                      to hear, and in which attempts it was made
+    links-N.msgpack                                   of the same moment: messages that others may
+                                                      ask for again, and the attempts so far
 
 The second is written first; the checkpoint, renamed into place, makes it count. So the two are
-always of one moment. What is damaged, or was made by an attempt that is over, does not count.
+always of one moment. Files that are damaged, or of an attempt that is over, do not count.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LINKS = re.compile(r"links-(\d+)\.msgpack")
 
 
 class OfRun(Struct, kw_only=True, forbid_unknown_fields=True):
-    """A file of a party's memory: of a run, with a digest over all of it."""
+    """A file of a party's memory: it names its run, and has a digest over all of it."""
 
     seal: str = seal.BLANK
     run: str
@@ -44,9 +44,9 @@ class OfRun(Struct, kw_only=True, forbid_unknown_fields=True):
 S = TypeVar("S", bound=OfRun)
 
 
-class Beside(OfRun, kw_only=True, forbid_unknown_fields=True):
-    """What a party goes on from, besides its state. `pending`: of state that a client keeps, by
-    field, the move on which it depends which of two counts."""
+class LinkState(OfRun, kw_only=True, forbid_unknown_fields=True):
+    """links-N.msgpack: what a party goes on from, besides its state. `pending`: of state that a
+    client keeps, by field, the move whose receipt decides which of two versions counts."""
 
     line: Line = Line()
     back: tuple[Back, ...] = ()
@@ -60,57 +60,60 @@ class Beside(OfRun, kw_only=True, forbid_unknown_fields=True):
 
 
 @dataclass
-class Past:
-    """Of a party, for the run with this fingerprint: its last `keep` rounds. `tell` hears of what
-    is damaged."""
+class PastRounds:
+    """A party's last `keep` rounds of the run with this fingerprint. `report` is called with damage
+    that is found."""
 
     folder: Path
     run: str
     keep: int = 10
-    tell: Callable[[DamagedError], None] = lambda problem: None
+    report: Callable[[DamagedError], None] = lambda problem: None
 
     def __post_init__(self) -> None:
         self.checkpoints = Checkpoints(self.folder, self.keep)
-        self.line, self.back, self.held = Line(), tuple[Back, ...](), tuple[Held, ...]()
-        self._besides: dict[int, Beside] = {}
-        self._told: set[str] = set()
+        self.line, self.back, self.rounds = Line(), tuple[Back, ...](), tuple[Held, ...]()
+        self._link_states: dict[int, LinkState] = {}
+        self._reported: set[str] = set()
 
     # What is there
 
     @property
     def is_there(self) -> bool:
-        return self.checkpoints.newest.exists() or bool(self._links())
+        return self.checkpoints.newest.exists() or bool(self._link_files())
 
-    def look(self) -> tuple[Held, ...]:
-        """What it holds, the newest first: whole, and of the line that the run has taken. The start
-        is among it for as long as a round would be. DamagedError where nothing is left."""
-        found = {round: self._whole(path) for round, path in self._links().items()}
-        self._besides = {round: one for round, one in found.items() if one is not None}
-        blank = Beside(run=self.run)
-        last = max(self._besides.values(), key=lambda one: one.line.number, default=blank)
+    def scan(self) -> tuple[Held, ...]:
+        """Reads the folder: the rounds that it holds, the newest first; whole ones, of the attempts
+        that count. The start is one of them for as long as a round would be. DamagedError where
+        nothing is left."""
+        files = {round: self._read_whole(path) for round, path in self._link_files().items()}
+        self._link_states = {round: links for round, links in files.items() if links is not None}
+        blank = LinkState(run=self.run)
+        last = max(self._link_states.values(), key=lambda links: links.line.number, default=blank)
         self.line, self.back = last.line, last.back
         states = self._states()
         whole = [round for round, path in states.items() if self._is_whole(path)]
-        made = [self._besides[round].line.of(round) for round in whole if round in self._besides]
-        held = sorted((one for one in made if self.line.has(one)), reverse=True)
-        if states and not held and 0 not in self._besides:
+        made = [
+            self._link_states[round].line.of(round) for round in whole if round in self._link_states
+        ]
+        rounds = sorted((state for state in made if self.line.has(state)), reverse=True)
+        if states and not rounds and 0 not in self._link_states:
             raise DamagedError(
                 f"{self.folder}: no checkpoint is whole. Restore the folder from a backup, or empty"
                 " it: hubs then go on from what all of them hold"
             )
-        self._hold(held)
-        return self.held
+        self._set_rounds(rounds)
+        return self.rounds
 
-    def _hold(self, held: Sequence[Held]) -> None:
-        """These, and the start for as long as a round would be held."""
-        newest = held[0].round if held else 0
+    def _set_rounds(self, rounds: Sequence[Held]) -> None:
+        """These rounds, and the start for as long as a round would be held."""
+        newest = rounds[0].round if rounds else 0
         start = (START,) if newest <= self.keep else ()
-        self.held = (*[one for one in held if one != START][: self.keep], *start)
+        self.rounds = (*[state for state in rounds if state != START][: self.keep], *start)
 
     @property
-    def on_line(self) -> list[Held]:
-        """Of what is held: what was made in the attempts that count now."""
-        return [one for one in self.held if self.line.has(one)]
+    def current_line(self) -> list[Held]:
+        """Of the rounds held, those made in the attempts that count now."""
+        return [state for state in self.rounds if self.line.has(state)]
 
     def _states(self) -> dict[int, Path]:
         """Checkpoints by their round, whole or not."""
@@ -121,74 +124,80 @@ class Past:
         try:
             seal.read(path)
         except DamagedError as problem:
-            self._tell(problem)
+            self._report(problem)
             return False
         return True
 
-    def _whole(self, path: Path) -> Beside | None:
+    def _read_whole(self, path: Path) -> LinkState | None:
         try:
-            return self.read(path, Beside)
+            return self.read(path, LinkState)
         except DamagedError as problem:
-            self._tell(problem)
+            self._report(problem)
             return None
 
-    def _tell(self, problem: DamagedError) -> None:
-        if str(problem) not in self._told:
-            self._told.add(str(problem))
-            self.tell(problem)
+    def _report(self, problem: DamagedError) -> None:
+        if str(problem) not in self._reported:
+            self._reported.add(str(problem))
+            self.report(problem)
 
-    def beside(self, round: int) -> Beside:
+    def links_of(self, round: int) -> LinkState:
         """Of a round that is held."""
-        return self._besides.get(round) or Beside(run=self.run)
+        return self._link_states.get(round) or LinkState(run=self.run)
 
     def accepted(self, client: Client, round: int) -> int:
         """The round of the last move that a hub accepted from a client in that many; -1: none."""
-        receipts = self.beside(round).receipts
-        found = [key for silo, name, key, _ in receipts if Client(silo, name) == client]
-        return found[0] if found else -1
+        receipts = self.links_of(round).receipts
+        rounds = [key for silo, name, key, _ in receipts if Client(silo, name) == client]
+        return rounds[0] if rounds else -1
 
     def load(self, round: int) -> Checkpoint:
-        found = load_checkpoint(self._states()[round])
-        if found.round != round:
-            raise DamagedError(f"{self._states()[round]} is of round {found.round}, not {round}")
-        return found
+        checkpoint = load_checkpoint(self._states()[round])
+        if checkpoint.round != round:
+            raise DamagedError(
+                f"{self._states()[round]} is of round {checkpoint.round}, not {round}"
+            )
+        return checkpoint
 
-    # What becomes of it
+    # Changes
 
-    def save(self, snapshot: Snapshot, beside: Beside, wall: float) -> None:
-        """One more round; of later ones nothing is left."""
+    def save(self, snapshot: Snapshot, links_of: LinkState, wall: float) -> None:
+        """One more round; later ones are deleted."""
         done = snapshot.round
-        self.write(self._path(done), beside)
+        self.write(self._path(done), links_of)
         crash("between the two files")
         self.checkpoints.save(snapshot, (), wall)
-        self._besides[done] = beside
+        self._link_states[done] = links_of
         self._forget_links(done)
-        self._hold([self.line.of(done), *(one for one in self.held if one.round < done)])
+        self._set_rounds(
+            [self.line.of(done), *(state for state in self.rounds if state.round < done)]
+        )
 
-    def adopt(self, held: Held, line: Line, back: tuple[Back, ...]) -> None:
-        """Another attempt, from what is held: from now on, whatever happens. Nobody needs to hear
-        anything of before."""
-        old = self.beside(held.round)
-        new = Beside(run=self.run, line=line, back=back, receipts=old.receipts, pending=old.pending)
+    def adopt(self, state: Held, line: Line, back: tuple[Back, ...]) -> None:
+        """Another attempt, from a round that is held. It counts as soon as it is on disk; messages
+        of before are not needed any more."""
+        old = self.links_of(state.round)
+        new = LinkState(
+            run=self.run, line=line, back=back, receipts=old.receipts, pending=old.pending
+        )
         (self.folder / DONE).unlink(missing_ok=True)  # it is not done any more
-        self.write(self._path(held.round), new)
+        self.write(self._path(state.round), new)
         crash("went back")
-        self.begin(held.round)
+        self.begin(state.round)
 
     def begin(self, round: int) -> None:
-        """What is held of this round is the newest; of later ones nothing is left."""
+        """This round becomes the newest; later ones are deleted."""
         self.checkpoints.back_to(round)
         self._forget_links(round)
 
     def _forget_links(self, newest: int) -> None:
         states = {*self.checkpoints.older(), newest}
-        for round, path in self._links().items():
+        for round, path in self._link_files().items():
             if round not in states and (round or newest > self.keep):
                 path.unlink(missing_ok=True)
 
     # Files
 
-    def _links(self) -> dict[int, Path]:
+    def _link_files(self) -> dict[int, Path]:
         named = ((LINKS.fullmatch(path.name), path) for path in self.folder.glob("links-*"))
         return {int(number[1]): path for number, path in named if number is not None}
 
@@ -198,15 +207,15 @@ class Past:
     def read(self, path: Path, kind: type[S]) -> S:
         """DamagedError, or SettingError for a file of another run."""
         try:
-            found = msgspec.msgpack.decode(seal.read(path), type=kind)
+            content = msgspec.msgpack.decode(seal.read(path), type=kind)
         except msgspec.MsgspecError as problem:
             raise DamagedError(f"{path} holds something else ({problem})") from None
-        if found.run != self.run:
+        if content.run != self.run:
             raise SettingError(
-                f"{self.folder} is of another run: fingerprints {found.run[:12]} and "
+                f"{self.folder} is of another run: fingerprints {content.run[:12]} and "
                 f"{self.run[:12]}"
             )
-        return found
+        return content
 
     def write(self, path: Path, what: OfRun) -> None:
         seal.write(path, msgspec.msgpack.encode(what))

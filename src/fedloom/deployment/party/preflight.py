@@ -20,7 +20,7 @@ from .host import Host
 
 SOON = 14  # days
 SECONDS = 5.0
-NEAR = 2.0  # seconds between clocks that nobody need care about
+NEAR = 2.0  # seconds between clocks that do no harm
 
 
 class Finding(NamedTuple):
@@ -28,11 +28,11 @@ class Finding(NamedTuple):
 
     what: str
     good: bool | None
-    told: str
+    message: str
 
 
 def preflight(file: RunFile, own: PartyFile) -> Iterator[Finding]:
-    """What a party finds before it takes part; nothing is written, and nobody is disturbed."""
+    """The checks of a party before it takes part; nothing is written, and nobody is disturbed."""
     try:
         host = Host(file, own, lambda line: None)
     except FedLoomError as problem:
@@ -42,28 +42,28 @@ def preflight(file: RunFile, own: PartyFile) -> Iterator[Finding]:
     yield from _secret(host)
     try:
         view = host.rows()
-        held = sum(len(rows) for rows in view.rows.values())
-        yield Finding("rows", True, f"{held} of {view.size} common rows, as agreed on")
+        count = sum(len(rows) for rows in view.rows.values())
+        yield Finding("rows", True, f"{count} of {view.size} common rows, as agreed on")
     except FedLoomError as problem:
         yield Finding("rows", False, str(problem))
     yield _private_files(host)
     yield from _certificates(host)
     yield _allowed(host)
     if own.party.transport != GRPC:
-        told = (
-            f"{own.party.transport} is a transport of its own: peers and clocks are not looked at"
+        message = (
+            f"{own.party.transport} is a transport of its own: peers and clocks are not checked"
         )
-        yield Finding("peers", None, told)
+        yield Finding("peers", None, message)
         return
     for peer in peers(host.agreement.topology, host.me)[0]:
-        found = _reached(host, str(peer))
-        yield found
-        if found.good:
+        reached = _reached(host, str(peer))
+        yield reached
+        if reached.good:
             yield _clock(host, str(peer))
 
 
 def _secret(host: Host) -> Iterator[Finding]:
-    """Whether privacy is more than a name here."""
+    """Whether noise is drawn from a secret."""
     try:
         if host.secrets() is not None:
             yield Finding("secret", True, f"{host.own.party.secret}")
@@ -82,17 +82,17 @@ def _private_files(host: Host) -> Finding:
 def _certificates(host: Host) -> Iterator[Finding]:
     me, keys = host.me, host.own.keys
     try:
-        mine = Certificate.read(Path(keys.certificate))
+        certificate = Certificate.read(Path(keys.certificate))
         ca = host.links.ca(me.silo if isinstance(me, Client) else me)
     except FedLoomError as problem:
         yield Finding("certificate", False, str(problem))
         return
-    days = (mine.expires - datetime.now(UTC)).days
-    good: bool | None = mine.is_current() and (None if days < SOON else True)
-    yield Finding("certificate", good, f"{mine.name}, {days} days left")
-    if mine.party != me:
-        yield Finding("certificate", False, f"it is of {mine.name}, not of {title(me)}")
-    if not mine.is_from(ca):
+    days = (certificate.expires - datetime.now(UTC)).days
+    good: bool | None = certificate.is_current() and (None if days < SOON else True)
+    yield Finding("certificate", good, f"{certificate.name}, {days} days left")
+    if certificate.party != me:
+        yield Finding("certificate", False, f"it is of {certificate.name}, not of {title(me)}")
+    if not certificate.is_from(ca):
         yield Finding("certificate", False, "it is not from this organisation's CA")
     try:
         ssl.create_default_context().load_cert_chain(keys.certificate, keys.key)
@@ -147,9 +147,9 @@ def _clock(host: Host, peer: str) -> Finding:
     except (FedLoomError, ConnectionError) as problem:
         return Finding(what, False, f"it does not tell the time: {problem}")
     apart = max(0.0, abs(ahead) - unsure)
-    told = f"{apart:.1f} s {'ahead of' if ahead > 0 else 'behind'} ours"
+    difference = f"{apart:.1f} s {'ahead of' if ahead > 0 else 'behind'} ours"
     if apart > SKEW.total_seconds():
-        return Finding(what, False, f"{told}: one of us will refuse new certificates")
+        return Finding(what, False, f"{difference}: one of us will refuse new certificates")
     if not Certificate.parse(own.certificate).is_current(datetime.now(UTC) + timedelta(0, ahead)):
-        return Finding(what, False, f"{told}: by it, our certificate is not valid")
-    return Finding(what, True if apart <= NEAR else None, told)
+        return Finding(what, False, f"{difference}: by it, our certificate is not valid")
+    return Finding(what, True if apart <= NEAR else None, difference)

@@ -1,9 +1,9 @@
-"""A client's own book of what it drew noise for: how often each of its records was released, with
-noise, and worked on. It is on disk before anything of it is sent, and lasts over restarts.
+"""A client's own privacy book: how often each of its records was released, with noise, and worked
+on. It is on disk before anything of it is sent, and lasts over restarts.
 
-Hubs keep such a book from what everyone knows. A client does not rely on it: a hub that goes back,
-or sends another model for the same round, gets another release, and that is counted here. What is
-the same release again, to the bit, is not.
+Hubs keep such a book from common knowledge. A client does not rely on it: a hub that goes back, or
+sends another model for the same round, gets another release, which is counted here. The same
+release again, to the bit, is not.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
-"""Hubs that cannot go on as they are agree on the round to go on from.
+"""Rollback: hubs that cannot go on as they are agree on the round to go on from.
 
-A hub comes from an earlier moment than the others remember: a backup was restored, a folder lost, a
-file damaged. Whoever notices leaves its attempt (federation/attempts.py), and so do all hubs and
-the server, one after the other, as they meet those that have. In no attempt, each says at the
-greeting which rounds it holds. The first of them in the run's order decides: the newest round that
-all hold, made in the same attempt. It writes that down, and tells the others, who write it down.
-Then all go on from there, in another attempt, and their clients begin anew with them.
+It is needed where a hub's memory is of an earlier moment than the others remember: a backup was
+restored, a folder lost, a file damaged. Whoever notices leaves its attempt (fabric/attempts.py).
+All hubs and the server do so, one after the other, as they meet those that have. Then each says at
+the greeting which rounds it holds. The first of them in the run's order decides: the newest round
+that all hold, made in the same attempt. It writes the decision to disk and sends it to the others,
+who write it to disk. Then all go on from there, in another attempt, and their clients begin anew.
 
-Whoever dies meanwhile comes back in its old attempt, meets the others in another, and all agree
-once more: no round can have been made in an attempt in which a hub was missing that has a part in
-it.
+A hub that dies meanwhile comes back in its old attempt and meets the others in another; then all
+agree once more. No round can have been made meanwhile, since a hub that takes part was missing.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ from ...fabric.schedule import Back
 from ...transports.party import PartyTransport
 from ..agreement.messages import JSON, packed, unpacked
 from ..party_file import Patience
-from .past_rounds import Past
+from .past_rounds import PastRounds
 
 GO_ON = "go-on"
 
 
 class Agreed(Struct, frozen=True, forbid_unknown_fields=True):
-    """What to go on from, in which attempt. `late`: processes of hubs that have agreed, and may not
-    know it yet."""
+    """The round to go on from, and the attempt. `late`: processes of hubs that have agreed, and may
+    not know it yet."""
 
     held: Held
     line: Line
@@ -61,16 +60,16 @@ class Agreed(Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass
 class Rollback:
-    """One hub's part in it. `hubs`: all of them and the server, in the run's order."""
+    """One hub's part in a rollback. `hubs`: all of them and the server, in the run's order."""
 
     me: str
     hubs: Sequence[str]
-    past: Past
+    past: PastRounds
     waits: Patience
     transport: PartyTransport
 
     def agree(self) -> Agreed:
-        """It is on disk when this returns."""
+        """What was agreed on is on disk when this returns."""
         self.transport.open()
         return self._lead() if self.me == self.hubs[0] else self._follow(self.hubs[0])
 
@@ -78,12 +77,16 @@ class Rollback:
         transport, others = self.transport, [hub for hub in self.hubs if hub != self.me]
         transport.await_peers(others, self.waits.start)
         met = {hub: link.met for hub in others if (link := transport.links[hub]).met is not None}
-        held = {self.me: transport.position.held} | {hub: one.held for hub, one in met.items()}
-        chosen = newest_in_common(held)
-        numbers = [self.past.line.number] + [one.line.number for one in met.values() if one.line]
+        rounds_of = {self.me: transport.position.held} | {
+            hub: greeting.held for hub, greeting in met.items()
+        }
+        chosen = newest_in_common(rounds_of)
+        numbers = [self.past.line.number] + [
+            greeting.line.number for greeting in met.values() if greeting.line
+        ]
         line = self.past.line.back_to(chosen.round, secrets.token_hex(8), 1 + max(numbers))
-        newest = {hub: max(rounds).round for hub, rounds in held.items() if rounds}
-        late = frozenset(one.boot for one in met.values())
+        newest = {hub: max(rounds).round for hub, rounds in rounds_of.items() if rounds}
+        late = frozenset(greeting.boot for greeting in met.values())
         agreed = Agreed(chosen, line, (*self.past.back, Back(chosen.round, newest)), late)
         self.past.adopt(agreed.held, agreed.line, agreed.back)
         crash("agreed")
@@ -95,7 +98,7 @@ class Rollback:
         return replace(agreed, late=frozenset())  # whoever has not heard by now has to ask again
 
     def _knows(self, hub: str, line: Line) -> bool:
-        """It has heard, or is there already."""
+        """Whether it has the decision, or is in the new attempt already."""
         link = self.transport.links[hub]
         return link.is_heard or (link.met is not None and link.met.line == line)
 
@@ -110,9 +113,9 @@ class Rollback:
                     f"{title(self.me)} waited for {title(first)} to say where to go on from; "
                     f"nothing was heard of it for {patience:g} s"
                 )
-        told = box.take(first, AT_THE_END, GO_ON, patience)
-        assert told is not None
-        agreed = Agreed.unpacked(told.payload)
+        message = box.take(first, AT_THE_END, GO_ON, patience)
+        assert message is not None
+        agreed = Agreed.unpacked(message.payload)
         if agreed.held not in transport.position.held:
             raise OutOfStepError(f"{title(self.me)} does not hold round {agreed.held.round}")
         crash("before agreeing")
@@ -123,29 +126,29 @@ class Rollback:
 
 def permits(hubs: Sequence[str]) -> Permits:
     """What may pass."""
-    told = form_of({"told": JSON})
-    return Permits({Way(GO_ON, hubs[0], hub): frozenset([told]) for hub in hubs[1:]})
+    json_form = form_of({"told": JSON})
+    return Permits({Way(GO_ON, hubs[0], hub): frozenset([json_form]) for hub in hubs[1:]})
 
 
-def newest_in_common(held: Mapping[str, Sequence[Held]]) -> Held:
+def newest_in_common(rounds_of: Mapping[str, Sequence[Held]]) -> Held:
     """NoCommonRoundError, with what to restore, where there is none."""
-    common = set[Held].intersection(*(set(rounds) for rounds in held.values()))
+    common = set[Held].intersection(*(set(rounds) for rounds in rounds_of.values()))
     if not common:
-        raise NoCommonRoundError(to_restore(held))
+        raise NoCommonRoundError(to_restore(rounds_of))
     return max(common)
 
 
-def to_restore(held: Mapping[str, Sequence[Held]]) -> str:
-    """Whose folder would have to be another; and who holds what."""
+def to_restore(rounds_of: Mapping[str, Sequence[Held]]) -> str:
+    """The error's text: whose folder to restore, and who holds which rounds."""
     cure = "Restore folders of one moment"
-    for hub in sorted(held, key=lambda hub: max(held[hub], default=START)):
-        others = [set(rounds) for name, rounds in held.items() if name != hub]
+    for hub in sorted(rounds_of, key=lambda hub: max(rounds_of[hub], default=START)):
+        others = [set(rounds) for name, rounds in rounds_of.items() if name != hub]
         wanted = set[Held].intersection(*others) if others else set[Held]()
         if wanted and max(wanted) != START:
             cure = f"Restore the folder of {title(hub)} from a backup of {_words([*wanted])}"
             break
-    has = ", ".join(f"{title(hub)} has {_words(rounds)}" for hub, rounds in held.items())
-    if set.intersection(*({one.round for one in rounds} for rounds in held.values())):
+    has = ", ".join(f"{title(hub)} has {_words(rounds)}" for hub, rounds in rounds_of.items())
+    if set.intersection(*({state.round for state in rounds} for rounds in rounds_of.values())):
         has += ", made in different attempts"
     return (
         f"hubs have no round in common to go on from. {cure}, or empty the folders of all parties "
@@ -153,8 +156,8 @@ def to_restore(held: Mapping[str, Sequence[Held]]) -> str:
     )
 
 
-def _words(held: Sequence[Held]) -> str:
-    rounds = sorted({one.round for one in held})
+def _words(states: Sequence[Held]) -> str:
+    rounds = sorted({state.round for state in states})
     if rounds in ([], [0]):
         return "nothing but the start"
     first, last = rounds[0], rounds[-1]

@@ -1,5 +1,5 @@
-"""How a party stands, every second: `status.json` in its folder, read by `fedloom status`; and,
-where the party file says `metrics`, the same for Prometheus over HTTP."""
+"""A party's status, every second: `status.json` in its folder, read by `fedloom status`; and, where
+the party file has `metrics`, the same for Prometheus over HTTP."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from ...core.files import write_text
 from ...transports.party import PartyTransport
 
 STATUS = "status.json"
-ASKING = 8  # at a time, of those who ask for metrics
+MAX_REQUESTS = 8  # at a time, of those who ask for metrics
 RECENT = 30  # rounds, for the rate
 
 
 @dataclass
 class Progress:
-    """Rounds done, and when; and what was spent of this party's privacy budget."""
+    """Rounds done, and when; and the part of this party's privacy budget that is spent."""
 
     rounds: int
     done: int = 0
@@ -104,11 +104,11 @@ class Status:
 def read_status(folder: Path) -> dict[str, Any]:
     path = folder / STATUS
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        status = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         raise DataError(f"{path}: no party has said there how it stands") from None
-    assert isinstance(found, dict)
-    return found
+    assert isinstance(status, dict)
+    return status
 
 
 def metrics_of(now: Mapping[str, Any]) -> Iterator[str]:
@@ -119,8 +119,8 @@ def metrics_of(now: Mapping[str, Any]) -> Iterator[str]:
     yield from _gauge("rounds_per_second", "of late", [(own, now["rate"] or 0.0)])
     yield from _gauge("stopped", "1: the run was stopped", [(own, int(bool(now["stopped"])))])
     peers = [(peer, f'{own},peer="{peer}"') for peer in now["links"]]
-    here, awaited = set(now["present"]), set(now["awaited"])
-    yield from _gauge("connected", "1: there is a link", [(w, int(p in here)) for p, w in peers])
+    present, awaited = set(now["present"]), set(now["awaited"])
+    yield from _gauge("connected", "1: there is a link", [(w, int(p in present)) for p, w in peers])
     yield from _gauge("awaited", "1: waited for", [(w, int(p in awaited)) for p, w in peers])
     for what in ("received", "on the wire", "refused", "repeated", "stale", "conflicting", "lost"):
         counts = [(words, now["links"][peer].get(what, 0)) for peer, words in peers]
@@ -138,12 +138,12 @@ def _gauge(
 
 
 class _Few(ThreadingHTTPServer):
-    """Answers so many at a time; others are hung up on."""
+    """Answers at most MAX_REQUESTS at a time; it hangs up on others."""
 
     daemon_threads = True
 
     def __init__(self, *given: Any):
-        self._places = threading.BoundedSemaphore(ASKING)
+        self._places = threading.BoundedSemaphore(MAX_REQUESTS)
         super().__init__(*given)
 
     def process_request(self, request: Any, client_address: Any) -> None:

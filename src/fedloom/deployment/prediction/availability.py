@@ -1,7 +1,7 @@
-"""Before scores: all blocks are of one version, and everyone knows who has which rows.
+"""Before scores: all blocks are of one version, and everyone knows which rows are available where.
 
-The one who asks names rows by keyed hashes of their ids; hubs and clients say which of them they
-have; the one who asks goes on, or does not.
+The asking party names rows by keyed hashes of their ids. Hubs and clients answer which of them they
+have. The asking party decides whether to go on.
 
     hub <-> hub, server        version  run, round and a digest of the block
     asking client -> hub       ids      hashes of the ids
@@ -31,7 +31,7 @@ from ...fabric.permits import Form, Way, form_of
 from ...models.task import Shapes
 from ..agreement.messages import JSON, packed, unpacked
 from ..agreement.own_tables import HASH
-from ..channel import Speaking
+from ..channel import Channel
 from ..connect import listeners
 from ..log import Log
 from ..party.finished import Finished, version_of
@@ -44,9 +44,9 @@ IDS = {"ids": torch.zeros(1, HASH, dtype=torch.uint8), "told": JSON}
 
 
 @dataclass(frozen=True)
-class Brought:
-    """What a party brings: its part of the model, how its silo prepares columns, a client's rows;
-    and of the one who asks, hashes of ids and whether a silo may be left out of a score."""
+class OwnInput:
+    """What a party read from disk: its part of the model, how its silo prepares columns, a client's
+    rows; of the asking party, hashes of ids and whether a silo may be left out of a score."""
 
     finished: Finished | None
     preparation: str = ""
@@ -55,9 +55,9 @@ class Brought:
     without: bool = False
 
 
-class Called(NamedTuple):
-    """`view`: what this party knows of the rows; `there`: who has which, [rows, silos], in the
-    asking silo."""
+class AvailableRows(NamedTuple):
+    """`view`: what this party knows of the rows. `there`, in the asking silo: who has which,
+    [rows, silos]."""
 
     view: View
     there: Tensor
@@ -66,17 +66,17 @@ class Called(NamedTuple):
 
 
 @dataclass(frozen=True)
-class RollCall:
-    """One party's part in it."""
+class Availability:
+    """One party's part in finding out who has which rows."""
 
     me: Party
     asker: Party
     topology: Topology
-    speak: Speaking
-    brought: Brought
+    channel: Channel
+    own: OwnInput
     log: Log
 
-    def go(self) -> Called:
+    def find(self) -> AvailableRows:
         if isinstance(self.me, Client):
             return self._as_client(self.me)
         return self._as_server() if self.me == SERVER else self._as_hub(self.me)
@@ -85,170 +85,183 @@ class RollCall:
     def home(self) -> str:
         return home_of(self.asker)
 
-    def _as_client(self, me: Client) -> Called:
-        speak, hub, mine = self.speak, me.silo, self.brought
-        if mine.ids is not None:
-            speak.say("predict-ids", hub, {"ids": mine.ids, "told": packed(None)})
-        asked = speak.hear("predict-ids", hub)
-        told = checked(asked["told"], preparation=str, round=int, version=str)
-        self._same_as_hub(told, hub)
-        assert mine.rows is not None
-        held, x = mine.rows.find(asked["ids"])
-        speak.say("predict-held", hub, {"held": held})
+    def _as_client(self, me: Client) -> AvailableRows:
+        channel, hub, own = self.channel, me.silo, self.own
+        if own.ids is not None:
+            channel.send("predict-ids", hub, {"ids": own.ids, "told": packed(None)})
+        query = channel.receive("predict-ids", hub)
+        hub_facts = checked(query["told"], preparation=str, round=int, version=str)
+        self._same_as_hub(hub_facts, hub)
+        assert own.rows is not None
+        held_rows, x = own.rows.find(query["ids"])
+        channel.send("predict-held", hub, {"held": held_rows})
         there = FLAGS
-        if mine.ids is not None:
-            there = speak.hear("predict-there", hub)["there"]
-            speak.say("predict-go", hub, {"told": packed(self._decide(there, told["version"]))})
-        return self._called(self._go_of(hub), {me: held.nonzero()[:, 0]}, {me: x}, there)
+        if own.ids is not None:
+            there = channel.receive("predict-there", hub)["there"]
+            channel.send(
+                "predict-go", hub, {"told": packed(self._decide(there, hub_facts["version"]))}
+            )
+        return self._available(
+            self._receive_decision(hub), {me: held_rows.nonzero()[:, 0]}, {me: x}, there
+        )
 
-    def _same_as_hub(self, told: Any, hub: str) -> None:
-        if told["preparation"] != self.brought.preparation:
+    def _same_as_hub(self, hub_facts: Any, hub: str) -> None:
+        if hub_facts["preparation"] != self.own.preparation:
             raise DataError(
                 f"{title(self.me)}: its columns are prepared otherwise than those of {title(hub)}"
             )
-        own = self.brought.finished
-        if own is not None and own.round != told["round"]:
-            version_of({str(self.me): own.told(), hub: {"run": own.run, "round": told["round"]}})
+        finished = self.own.finished
+        if finished is not None and finished.round != hub_facts["round"]:
+            version_of(
+                {
+                    str(self.me): finished.version_facts(),
+                    hub: {"run": finished.run, "round": hub_facts["round"]},
+                }
+            )
 
-    def _as_hub(self, me: str) -> Called:
-        speak, clients, own = self.speak, self.topology.of(me), self.brought
+    def _as_hub(self, me: str) -> AvailableRows:
+        channel, clients, own = self.channel, self.topology.of(me), self.own
         version = self._versions()
         assert own.finished is not None
         ids = own.ids
         if ids is None:
-            ids = speak.hear("predict-ids", self.asker if me == self.home else self.home)["ids"]
+            ids = channel.receive("predict-ids", self.asker if me == self.home else self.home)[
+                "ids"
+            ]
         if me == self.home:
             for hub in self._other_hubs(SERVER):
-                speak.say("predict-ids", hub, {"ids": ids, "told": packed(None)})
-        told = {"preparation": own.preparation, "round": own.finished.round, "version": version}
+                channel.send("predict-ids", hub, {"ids": ids, "told": packed(None)})
+        facts = {"preparation": own.preparation, "round": own.finished.round, "version": version}
         for client in clients:
-            speak.say("predict-ids", client, {"ids": ids, "told": packed(told)})
-        held = {client: speak.hear("predict-held", client)["held"] for client in clients}
-        there = once(held, len(ids))
+            channel.send("predict-ids", client, {"ids": ids, "told": packed(facts)})
+        rows_of = {client: channel.receive("predict-held", client)["held"] for client in clients}
+        there = rows_of_silo(rows_of, len(ids))
         if me == self.home:
             there = self._everywhere(there)
-            decided = self._decided(there, version)
+            decision = self._decision(there, version)
             for hub in self._other_hubs():
-                speak.say("predict-go", hub, {"told": packed(decided)})
+                channel.send("predict-go", hub, {"told": packed(decision)})
         else:
-            speak.say("predict-there", self.home, {"there": there[:, None]})
-            decided = self._go_of(self.home)
+            channel.send("predict-there", self.home, {"there": there[:, None]})
+            decision = self._receive_decision(self.home)
         for client in clients:
-            speak.say("predict-go", client, {"told": packed(decided)})
-        if decided["rows"] != len(ids):
+            channel.send("predict-go", client, {"told": packed(decision)})
+        if decision["rows"] != len(ids):
             raise DataError(f"{title(self.asker)} goes on with another number of rows")
-        rows = {client: flags.nonzero()[:, 0] for client, flags in held.items()}
-        return self._called(decided, rows, {}, there)
+        rows = {client: flags.nonzero()[:, 0] for client, flags in rows_of.items()}
+        return self._available(decision, rows, {}, there)
 
-    def _as_server(self) -> Called:
+    def _as_server(self) -> AvailableRows:
         self._versions()
-        return self._called(self._go_of(self.home), {}, {}, FLAGS)
+        return self._available(self._receive_decision(self.home), {}, {}, FLAGS)
 
     def _other_hubs(self, *but: str) -> list[str]:
-        """And the server."""
+        """The other hubs, and the server."""
         return [hub for hub in listeners(self.topology) if hub not in (self.me, *but)]
 
-    def _go_of(self, party: Party) -> dict[str, Any]:
-        told = self.speak.hear("predict-go", party)["told"]
-        return checked(told, rows=int, without=bool, version=str)
+    def _receive_decision(self, party: Party) -> dict[str, Any]:
+        message = self.channel.receive("predict-go", party)["told"]
+        return checked(message, rows=int, without=bool, version=str)
 
     def _versions(self) -> str:
         """All blocks are of one run and one round."""
-        assert self.brought.finished is not None
-        told = {str(self.me): self.brought.finished.told()}
+        assert self.own.finished is not None
+        facts_of = {str(self.me): self.own.finished.version_facts()}
         for hub in self._other_hubs():
-            self.speak.say("predict-version", hub, {"told": packed(told[str(self.me)])})
+            self.channel.send("predict-version", hub, {"told": packed(facts_of[str(self.me)])})
         for hub in self._other_hubs():
-            came = self.speak.hear("predict-version", hub)["told"]
-            told[hub] = checked(came, run=str, round=int, block=str)
-        return version_of(told)
+            message = self.channel.receive("predict-version", hub)["told"]
+            facts_of[hub] = checked(message, run=str, round=int, block=str)
+        return version_of(facts_of)
 
-    def _everywhere(self, mine: Tensor) -> Tensor:
+    def _everywhere(self, own_rows: Tensor) -> Tensor:
         """Which rows each silo has, [rows, silos], at the asking hub."""
-        columns = {self.home: mine}
+        columns = {self.home: own_rows}
         for silo in self.topology.silos:
             if silo != self.home:
-                columns[silo] = self.speak.hear("predict-there", silo)["there"][:, 0]
-                if len(columns[silo]) != len(mine):
+                columns[silo] = self.channel.receive("predict-there", silo)["there"][:, 0]
+                if len(columns[silo]) != len(own_rows):
                     raise DataError(f"{title(silo)} answers for another number of rows")
         return torch.stack([columns[silo] for silo in self.topology.silos], 1)
 
-    def _decided(self, there: Tensor, version: str) -> dict[str, Any]:
+    def _decision(self, there: Tensor, version: str) -> dict[str, Any]:
         if self.me == self.asker:
             return self._decide(there, version)
-        self.speak.say("predict-there", self.asker, {"there": there})
-        return self._go_of(self.asker)
+        self.channel.send("predict-there", self.asker, {"there": there})
+        return self._receive_decision(self.asker)
 
     def _decide(self, there: Tensor, version: str) -> dict[str, Any]:
-        """At the one who asks: whether what is there is enough."""
+        """At the asking party: whether enough rows are available."""
         lacking = (there == 0).sum(0).tolist()
-        told = [f"{n} in silo {j}" for j, n in zip(self.topology.silos, lacking, strict=True) if n]
+        missing = [
+            f"{n} in silo {j}" for j, n in zip(self.topology.silos, lacking, strict=True) if n
+        ]
         rows = len(there)
-        if told and not self.brought.without:
-            some = int((there == 0).any(1).sum())
+        if missing and not self.own.without:
+            incomplete = int((there == 0).any(1).sum())
             raise DataError(
-                f"{some} of {rows} rows are missing: {', '.join(told)}. Ask for others, or with "
-                "--missing without"
+                f"{incomplete} of {rows} rows are missing: {', '.join(missing)}. Ask for others, "
+                "or with --missing without"
             )
         if not bool(there.any()):
             raise DataError(f"no silo has any of the {rows} rows")
-        if told:
-            self.log.tell("missing", f"missing rows: {', '.join(told)}")
-        return {"rows": rows, "without": self.brought.without, "version": version}
+        if missing:
+            self.log.tell("missing", f"missing rows: {', '.join(missing)}")
+        return {"rows": rows, "without": self.own.without, "version": version}
 
-    def _called(
+    def _available(
         self,
-        decided: Mapping[str, Any],
+        decision: Mapping[str, Any],
         rows: Mapping[Client, Tensor],
         x: Mapping[Client, Tensor],
         there: Tensor,
-    ) -> Called:
-        topology, size = self.topology, decided["rows"]
+    ) -> AvailableRows:
+        topology, size = self.topology, decision["rows"]
         known = known_to(topology, [self.me])
         view = View(topology.silos, topology.server, known, size, rows, x, dict.fromkeys(x))
-        return Called(view, there, decided["without"], decided["version"])
+        return AvailableRows(view, there, decision["without"], decision["version"])
 
 
-def checked(told: Tensor, **kinds: type) -> dict[str, Any]:
-    """What another party told: these fields, of these kinds."""
-    found = unpacked(told)
-    if not isinstance(found, dict) or {k: type(v) for k, v in found.items()} != kinds:
-        raise DataError(f"what was told is not {', '.join(kinds)}")
-    return found
+def checked(message: Tensor, **kinds: type) -> dict[str, Any]:
+    """Another party's message, which has these fields, of these types."""
+    value = unpacked(message)
+    if not isinstance(value, dict) or {k: type(v) for k, v in value.items()} != kinds:
+        raise DataError(f"protocol violation: a message without {', '.join(kinds)}")
+    return value
 
 
-def once(held: dict[Client, Tensor], rows: int) -> Tensor:
+def rows_of_silo(flags_of: dict[Client, Tensor], rows: int) -> Tensor:
     """Which rows a silo has, from what its clients say; none at two of them."""
-    if any(len(flags) != rows or bool((flags > 1).any()) for flags in held.values()):
+    if any(len(flags) != rows or bool((flags > 1).any()) for flags in flags_of.values()):
         raise DataError("a client answers for another number of rows")
-    total = torch.stack([flags.long() for flags in held.values()]).sum(0)
+    total = torch.stack([flags.long() for flags in flags_of.values()]).sum(0)
     if bool((total > 1).any()):
-        doubled = [title(c) for c, flags in held.items() if bool((flags[total > 1] > 0).any())]
+        doubled = [title(c) for c, flags in flags_of.items() if bool((flags[total > 1] > 0).any())]
         count = int((total > 1).sum())
         raise DataError(f"{count} of these rows are at {' and '.join(doubled)}; keep each at one")
     return total.to(torch.uint8)
 
 
-def around(topology: Topology, asker: Party, shapes: Shapes) -> dict[Way, Form]:
-    """What may pass besides the messages of the algorithm."""
+def availability_permits(topology: Topology, asker: Party, shapes: Shapes) -> dict[Way, Form]:
+    """What may pass besides the messages of the algorithm, for permits."""
     home, silos = home_of(asker), len(topology.silos)
-    told, ids, held = form_of({"told": JSON}), form_of(IDS), form_of({"held": FLAGS})
+    json_form, ids, held_form = form_of({"told": JSON}), form_of(IDS), form_of({"held": FLAGS})
     ways: dict[Way, Form] = {}
     for hub in listeners(topology):
         for other in listeners(topology):
-            ways[Way("predict-version", hub, other)] = told
-        ways[Way("predict-go", home, hub)] = told
+            ways[Way("predict-version", hub, other)] = json_form
+        ways[Way("predict-go", home, hub)] = json_form
         if hub != SERVER:
             ways[Way("predict-ids", home, hub)] = ids
             ways[Way("predict-ids", hub, f"{hub}/*")] = ids
-            ways[Way("predict-held", f"{hub}/*", hub)] = held
+            ways[Way("predict-held", f"{hub}/*", hub)] = held_form
             ways[Way("predict-there", hub, home)] = form_of({"there": FLAGS[:, None]})
-            ways[Way("predict-go", hub, f"{hub}/*")] = told
+            ways[Way("predict-go", hub, f"{hub}/*")] = json_form
     if isinstance(asker, Client):
         there = torch.zeros(1, silos, dtype=torch.uint8)
         scores = torch.zeros(1, shapes.scores, dtype=shapes.dtype)
         ways[Way("predict-ids", f"{home}/*", home)] = ids
-        ways[Way("predict-go", f"{home}/*", home)] = told
+        ways[Way("predict-go", f"{home}/*", home)] = json_form
         ways[Way("predict-there", home, f"{home}/*")] = form_of({"there": there})
         ways[Way("predict-scores", home, f"{home}/*")] = form_of({"scores": scores, "there": there})
     return ways

@@ -1,8 +1,8 @@
-"""Which rows are asked for, and a client's own among them.
+"""Which rows a query asks for, and which of them a client has.
 
-Where the run has tables with hashed ids, rows are known by the hashes that `align` used, and any
+Where the run has tables with hashed ids, rows are named by the hashes that `align` used, and any
 row of a client's table will do, whether the model was trained on it or not. Elsewhere parties have
-no ids: rows are known by their common numbers, and the training rows are all there are.
+no ids: rows are named by their common numbers, and the training rows are all there are.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ...data.tables.schema import table_of
 from ..agreement.agreement import Agreement
 from ..agreement.align import read_salt
 from ..agreement.own_rows import preparation_beside, read_rows
-from ..agreement.own_tables import HASH, each_hash
+from ..agreement.own_tables import HASH, split_hashes
 from ..connect import read
 from ..party_file import PartyFile
 
@@ -83,13 +83,15 @@ class OwnRows:
             self._read_table(own, me, names)
             assert self._sheet is not None
             flat = bytes.fromhex("".join(self._sheet.ids.tolist()))
-            held = each_hash(torch.frombuffer(bytearray(flat), dtype=torch.uint8)) if flat else []
+            hashes = (
+                split_hashes(torch.frombuffer(bytearray(flat), dtype=torch.uint8)) if flat else []
+            )
         else:
             view = read_rows(Path(own.party.rows), me, agreement)
             self._x = view.x[me]
             numbers = [str(number) for number in view.rows[me].tolist()]
-            held = each_hash(names.hashes(numbers)) if numbers else []
-        self._place = {one: place for place, one in enumerate(held)}
+            hashes = split_hashes(names.hashes(numbers)) if numbers else []
+        self._place = {digest: place for place, digest in enumerate(hashes)}
 
     def _read_table(self, own: PartyFile, me: Client, names: Names) -> None:
         if own.party.table is None:
@@ -108,17 +110,17 @@ class OwnRows:
 
     def find(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Which of these rows are here, [rows] of 0 and 1; and the features of those."""
-        places = [self._place.get(one, -1) for one in each_hash(ids)]
-        held = torch.tensor([place >= 0 for place in places], dtype=torch.uint8)
-        mine = np.array([place for place in places if place >= 0], dtype=np.int64)
+        places = [self._place.get(digest, -1) for digest in split_hashes(ids)]
+        flags = torch.tensor([place >= 0 for place in places], dtype=torch.uint8)
+        used = np.array([place for place in places if place >= 0], dtype=np.int64)
         if self._sheet is None:
-            return held, self._x[torch.from_numpy(mine)]
-        table = {name: take(column, mine) for name, column in self._table.items()}
+            return flags, self._x[torch.from_numpy(used)]
+        table = {name: take(column, used) for name, column in self._table.items()}
         x = self._silo.apply(table, self._sheet.where)
-        shape, _ = self._agreement.basis.features[self._me.silo]
+        shape, _ = self._agreement.facts.features[self._me.silo]
         if tuple(x.shape[1:]) != shape or not bool(x.isfinite().all()):
             raise DataError(f"{title(self._me)}: its rows do not become the numbers agreed on")
-        return held, x
+        return flags, x
 
 
 def prepared(own: PartyFile) -> Preparation:
@@ -138,6 +140,6 @@ def preparation_digest(file: RunFile, own: PartyFile) -> str:
 
 
 def _once(ids: Sequence[str], where: str) -> None:
-    again = len(ids) - len(set(ids))
-    if again:
-        raise DataError(f"{where}: {again} ids occur more than once; keep one of each")
+    repeated = len(ids) - len(set(ids))
+    if repeated:
+        raise DataError(f"{where}: {repeated} ids occur more than once; keep one of each")

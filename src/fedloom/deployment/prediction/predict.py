@@ -1,8 +1,8 @@
 """Scores of a finished federation for one of its parties: `fedloom predict`.
 
-Every party takes part, and says for whom. When all know who has which rows (rollcall.py), the
-algorithm's own `predict` runs, and what comes of it goes to the asking silo's hub alone (asking.py)
-and to the one who asked.
+Every party takes part, and says for whom. First they find out who has which rows (availability.py).
+Then the algorithm's own `predict` runs; its scores go to the asking silo's hub alone (query.py),
+and from there to the party that asked.
 """
 
 from __future__ import annotations
@@ -24,22 +24,29 @@ from ...fabric.schedule import Everyone
 from ...runs.build import build_algorithm
 from ...runs.evaluator import FEW
 from ..agreement.agreement import Agreement
-from ..channel import Speaking
+from ..channel import Channel
 from ..connect import Connections, peers
 from ..log import Log
 from ..party.finished import Finished, state_of
 from ..party.past_rounds import DONE
 from ..party_file import PartyFile
-from .availability import MOVES, Brought, Called, RollCall, around, home_of
+from .availability import (
+    MOVES,
+    Availability,
+    AvailableRows,
+    OwnInput,
+    availability_permits,
+    home_of,
+)
 from .lookup import Names, OwnRows, preparation_digest
-from .query import Asked, foresee, permits
+from .query import QueryEngine, all_permits, expected_messages
 from .scores import write_scores
 
 
 @dataclass(frozen=True)
 class Question:
-    """Of the one who asks: rows in a file, and where the scores go. `without`: rows that a silo
-    does not have are scored without it."""
+    """Of the asking party: a file of ids, and where the scores go. `without`: rows that a silo does
+    not have are scored without it."""
 
     ids: Path
     out: Path
@@ -48,7 +55,7 @@ class Question:
 
 @dataclass
 class Predicting:
-    """One party's part in it. `asker`: for whom it is done."""
+    """One party's part in a prediction for `asker`."""
 
     file: RunFile
     own: PartyFile
@@ -66,32 +73,33 @@ class Predicting:
         if (self.question is not None) != (self.me == self.asker):
             raise SettingError(f"{title(self.me)}: it is {title(self.asker)} that asks, with --ids")
         self.algorithm = build_algorithm(self.file)
-        self.foreseen = foresee(self.file, self.agreement.basis, self.home)
-        if self.question is not None and self.question.without and not self.foreseen.adds_up:
+        self.expected = expected_messages(self.file, self.agreement.facts, self.home)
+        if self.question is not None and self.question.without and not self.expected.adds_up:
             raise SettingError(
                 'missing = "without": here scores are not sums over silos (a head, combine = '
                 '"concat", or pooled columns), so none can be left out'
             )
-        told = {"step": "predict", "for": str(self.asker), "agreed": self.agreement.to_json()}
-        self.run = fingerprint(self.file, told)
+        shared = {"step": "predict", "for": str(self.asker), "agreed": self.agreement.to_json()}
+        self.run = fingerprint(self.file, shared)
         self.folder = Path(self.own.party.folder)
 
     def go(self) -> None:
-        """To the end; at the one who asks, with scores on disk."""
+        """To the end; at the asking party, with scores on disk."""
         if self.question is not None and self.question.out.exists():
             raise ExistsError(f"{self.question.out} is there already: remove it, or name another")
         private_folder(self.folder)
         with locked(self.folder):
-            brought = self._brought()
-            allowed = permits(
-                self.foreseen, around(self.topology, self.asker, self.agreement.shapes)
+            own_input = self._own_input()
+            allowed = all_permits(
+                self.expected,
+                availability_permits(self.topology, self.asker, self.agreement.shapes),
             )
             links = Connections(self.own, self.topology)
             transport = links.transport(self.run, allowed, self.log.note)
-            self._take_part(Speaking(transport, self.me, MOVES, self.own.waits), brought)
+            self._take_part(Channel(transport, self.me, MOVES, self.own.waits), own_input)
 
-    def _brought(self) -> Brought:
-        """Everything that is this party's own, read before anybody waits for it."""
+    def _own_input(self) -> OwnInput:
+        """Everything that this party reads from disk, before anybody waits for it."""
         me, file, own = self.me, self.file, self.own
         finished = None
         if not isinstance(me, Client) or (self.folder / DONE).exists():
@@ -99,7 +107,7 @@ class Predicting:
         if self.question is not None:
             self.names = Names.of(file, own)
             self.ids = self.names.asked(self.question.ids, me)
-        return Brought(
+        return OwnInput(
             finished,
             "" if me == SERVER else preparation_digest(file, own),
             OwnRows(file, own, self.agreement) if isinstance(me, Client) else None,
@@ -107,76 +115,78 @@ class Predicting:
             self.question is not None and self.question.without,
         )
 
-    def _take_part(self, speak: Speaking, brought: Brought) -> None:
+    def _take_part(self, channel: Channel, own_input: OwnInput) -> None:
         log = self.log
         log.note("predicting", run=self.run, asker=str(self.asker))
         if self.algorithm.promises():
-            said = "embeddings of predicted rows have no noise: the run's promise leaves them out"
-            log.tell("privacy", said)
+            notice = "embeddings of predicted rows have no noise: the run's promise leaves them out"
+            log.tell("privacy", notice)
         problem: BaseException | None = None
         try:
-            speak.open()
-            self._go(speak, brought)
-        except BaseException as found:
-            problem = found
-            speak.fail(found)
+            channel.open()
+            self._go(channel, own_input)
+        except BaseException as error:
+            problem = error
+            channel.fail(error)
         finally:
-            speak.close()
-            log.note("sent", **speak.totals())
+            channel.close()
+            log.note("sent", **channel.totals())
         if problem is not None:
-            if isinstance(problem, LostError | AbortedError) and speak.cause is not None:
-                problem = AbortedError(speak.cause)  # as all have heard it
+            if isinstance(problem, LostError | AbortedError) and channel.cause is not None:
+                problem = AbortedError(channel.cause)  # as all have heard it
             log.note("failed", why=str(problem) or type(problem).__name__)
             raise problem
 
-    def _go(self, speak: Speaking, brought: Brought) -> None:
-        called = RollCall(self.me, self.asker, self.topology, speak, brought, self.log).go()
-        size, there = called.view.size, called.there
-        fed = self._engine(speak, called)
-        scores = self._scores(fed, brought.finished, size)
+    def _go(self, channel: Channel, own_input: OwnInput) -> None:
+        available = Availability(
+            self.me, self.asker, self.topology, channel, own_input, self.log
+        ).find()
+        size, there = available.view.size, available.there
+        fed = self._engine(channel, available)
+        scores = self._scores(fed, own_input.finished, size)
         last = 1 + -(-size // FEW)  # the round of keys after the last piece
         if self.me == self.home and self.me != self.asker:
-            speak.say("predict-scores", self.asker, {"scores": scores, "there": there}, last)
+            channel.send("predict-scores", self.asker, {"scores": scores, "there": there}, last)
         elif self.me == self.asker and self.me != self.home:
-            came = speak.hear("predict-scores", self.home, last)
-            scores, there = came["scores"], came["there"]
+            message = channel.receive("predict-scores", self.home, last)
+            scores, there = message["scores"], message["there"]
         fed.finish()
         if self.question is not None:
             if len(scores) != len(self.ids) or len(there) != len(self.ids):
                 raise DataError(f"{title(self.home)} sent scores of other rows")
-            basis, out = self.agreement.basis, self.question.out
-            write_scores(out, self.names.column, self.ids, scores, there, basis)
-        self.log.note("predicted", rows=size, version=called.version)
-        self.log.say(f"{title(self.me)}: done; model version {called.version[:12]}")
+            facts, out = self.agreement.facts, self.question.out
+            write_scores(out, self.names.column, self.ids, scores, there, facts)
+        self.log.note("predicted", rows=size, version=available.version)
+        self.log.say(f"{title(self.me)}: done; model version {available.version[:12]}")
 
-    def _engine(self, speak: Speaking, called: Called) -> Asked:
+    def _engine(self, channel: Channel, available: AvailableRows) -> QueryEngine:
         engine = self.file.engine
         if engine.threads is not None:
             torch.set_num_threads(engine.threads)
-        return Asked(
-            self.agreement.basis.task(self.file),
+        return QueryEngine(
+            self.agreement.facts.task(self.file),
             self.agreement.shapes,
-            called.view,
+            available.view,
             hosted=[self.me],
-            transport=speak.transport,
+            transport=channel.transport,
             seed=engine.seed,
             schedule=Everyone(),
             waits=Waits(None, self.own.waits.patience),
             device=engine.device,
             asker=self.home,
-            without=called.without,
+            without=available.without,
         )
 
-    def _scores(self, fed: Asked, finished: Finished | None, size: int) -> Tensor:
+    def _scores(self, fed: QueryEngine, finished: Finished | None, size: int) -> Tensor:
         """Of all rows, at the asking hub; elsewhere, nothing."""
         state, scores = state_of(fed, self.algorithm, finished), [torch.zeros(0)]
         for piece, start in enumerate(range(0, size, FEW)):
             fed.begin(1 + piece)
             end = min(start + FEW, size)
             rows = Step(*fed.minibatch(torch.arange(start, end)))
-            found = self.algorithm.predict(fed, state, rows)
+            predicted = self.algorithm.predict(fed, state, rows)
             if self.me == self.home:
-                value, mask = found.get(self.home, "predict")
+                value, mask = predicted.get(self.home, "predict")
                 if not bool(mask.all()):
                     raise LostError(f"{int((~mask).sum())} rows have no score: somebody was lost")
                 scores.append(value.detach().cpu())

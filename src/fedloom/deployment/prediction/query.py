@@ -1,7 +1,7 @@
-"""The verbs at prediction, and what may pass then.
+"""The verbs for a query, and which messages may pass then.
 
 An algorithm's `predict` gives scores to every hub. Here one silo asks: what would go to all hubs
-goes to its hub alone, and the others compute no scores.
+goes to its hub alone, and the other hubs compute no scores.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from ...fabric.permits import Form, Permits, Way, form_of, way
 from ...fabric.schedule import Everyone, Moment
 from ...runs.run import Run
 from ...transports.memory import MemoryTransport
-from ..agreement.shared_facts import Basis
+from ..agreement.shared_facts import SharedFacts
 
 
-class Asked(PartyEngine):
+class QueryEngine(PartyEngine):
     """`asker`: the silo that gets the scores. `without`: a silo adds nothing to rows that it does
     not have."""
 
@@ -42,37 +42,37 @@ class Asked(PartyEngine):
     def spread(self, kind: Kind, value: AtHubs[Mapping[str, Any]], frm: str | None = None) -> Any:
         if frm is None or self.scope != self.silos:
             return super().spread(kind, value, frm)
-        return super(Asked, self.within(self.asker)).spread(kind, value, frm)
+        return super(QueryEngine, self.within(self.asker)).spread(kind, value, frm)
 
     def at_hubs(self, f: Local, *values: Placed, steps: int = 0) -> AtHubs[Any]:
-        """Where everything that it takes lives."""
+        """At the hubs where all arguments live."""
         moved = [value for value in values if isinstance(value, AtHubs)]
         places = tuple(hub for hub in self.scope if all(hub in v.places for v in moved))
         return self._at([hub for hub in self._hubs() if hub in places], places, f, values, steps)
 
     def gather(self, kind: Kind, value: AtClients[Tensor], where: RowMap) -> AtHubs[Rows]:
         """Rows that nobody has are zeros; `without`, they count."""
-        found = super().gather(kind, value, where)
+        gathered = super().gather(kind, value, where)
         if not self.without:
-            return found
+            return gathered
         counted = {
-            hub: Rows(r.value, torch.ones_like(r.mask)) for hub, r in self.read(found).items()
+            hub: Rows(r.value, torch.ones_like(r.mask)) for hub, r in self.read(gathered).items()
         }
-        return AtHubs(counted, found.places)
+        return AtHubs(counted, gathered.places)
 
 
 @dataclass(frozen=True)
-class Foreseen:
+class ExpectedMessages:
     """`adds_up`: scores are sums of what silos embed, so that a silo can be left out of them."""
 
     forms: Mapping[Way, frozenset[Form]]
     adds_up: bool
 
 
-def foresee(file: RunFile, basis: Basis, asker: str) -> Foreseen:
-    """The messages of a prediction for a silo, found by making one on made-up rows; the same
-    wherever it is worked out."""
-    run = basis.run(file)
+def expected_messages(file: RunFile, facts: SharedFacts, asker: str) -> ExpectedMessages:
+    """The messages of a prediction for a silo, found by a dry run on made-up rows; the same at
+    every party."""
+    run = facts.run(file)
     if run.algorithm.predicts_alone:
         raise SettingError(
             f"{file.values['algorithm']['name']}: every silo predicts by itself, so there is no "
@@ -97,12 +97,14 @@ def foresee(file: RunFile, basis: Basis, asker: str) -> Foreseen:
     for message in seen.messages:
         row = fed.kinds[message.key.move].row is not None
         forms[way(message.kind, message.source, message.to)].add(form_of(message.payload, row))
-    return Foreseen({where: frozenset(each) for where, each in forms.items()}, _adds_up(run, fed))
+    return ExpectedMessages(
+        {where: frozenset(allowed) for where, allowed in forms.items()}, _adds_up(run, fed)
+    )
 
 
-def permits(foreseen: Foreseen, more: Mapping[Way, Form]) -> Permits:
-    """Those messages, and those around them."""
-    return Permits({**foreseen.forms, **{where: frozenset([one]) for where, one in more.items()}})
+def all_permits(expected: ExpectedMessages, more: Mapping[Way, Form]) -> Permits:
+    """Of the algorithm's messages, and those around them (availability.py)."""
+    return Permits({**expected.forms, **{where: frozenset([form]) for where, form in more.items()}})
 
 
 def _adds_up(run: Run, fed: _Watched) -> bool:
@@ -123,7 +125,7 @@ class _Seen(MemoryTransport):
         super().send(message)
 
 
-class _Watched(Asked):
+class _Watched(QueryEngine):
     """Notes the kind of every move, by its number."""
 
     def __init__(self, *args: Any, **options: Any):
