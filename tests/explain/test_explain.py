@@ -38,8 +38,8 @@ def test_the_total_is_the_ledgers(algorithm, head):
     assert found.total() == run.ledger.of_round(0)
     sent = [message for mine in found.by_party().values() for message in mine]
     assert sorted(map(str, sent)) == sorted(map(str, found.sent))
-    assert sum(line.bytes for line in found.lines()) == run.ledger.total()
-    assert sum(line.messages for line in found.lines()) == len(found.sent)
+    assert sum(line.bytes for line in found.groups()) == run.ledger.total()
+    assert sum(line.messages for line in found.groups()) == len(found.sent)
 
 
 def test_the_run_is_left_alone():
@@ -67,7 +67,7 @@ def test_what_leaves_each_party():
 
 
 def test_lines_are_grouped_for_people():
-    lines = explain(silos(3)).lines()
+    lines = explain(silos(3)).groups()
     assert [(line.move, line.source, line.to) for line in lines[:1] + lines[6:7]] == [
         (1, "hub silo 0", "each of 2 clients of silo 0"),
         (3, "every hub", "every other hub"),
@@ -77,7 +77,7 @@ def test_lines_are_grouped_for_people():
 
 
 def test_a_big_model_is_summed_up():
-    line = next(line for line in explain(Run(TDCD(batch=9), task(), placement())).lines())
+    line = next(line for line in explain(Run(TDCD(batch=9), task(), placement())).groups())
     assert line.shape == "4 tensors, 43 numbers float32"
 
 
@@ -133,7 +133,7 @@ def test_many_silos_share_a_lane():
     assert [lane.party for lane in lanes] == [
         "silo 0", "silo 0", "silo 1", "silo 1", "silo 9", "silo 9", ""
     ]  # fmt: skip
-    collected = next(line for line in found.lines() if line.kind == "hub-embedding")
+    collected = next(line for line in found.groups() if line.kind == "hub-embedding")
     assert sorted(arrows(lanes, collected)) == [(1, 4), (2, 4), (6, 4)]
     assert "10 more" in found.text()
 

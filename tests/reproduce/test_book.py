@@ -83,7 +83,7 @@ def test_only_what_is_better_is_taken(shelf, tmp_path):
 
 
 def test_runs_of_another_description_are_not_taken(shelf, tmp_path):
-    one = Conduct(Experiment.read("icassp-fig2a"), tmp_path / "runs", 3).ones[0]
+    one = Conduct(Experiment.read("icassp-fig2a"), tmp_path / "runs", 3).runs[0]
     one.folder.mkdir(parents=True)
     (one.folder / "run.toml").write_text(one.file.to_toml().replace("rounds = 80", "rounds = 81"))
     assert shelf() == "of another description"

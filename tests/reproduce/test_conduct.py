@@ -50,7 +50,7 @@ def made(**told):
 
 def records(conduct):
     """What was recorded, but for the seconds it took."""
-    return {one.folder.name: [{**r, "wall": 0} for r in one.records] for one in conduct.ones}
+    return {one.folder.name: [{**r, "wall": 0} for r in one.records] for one in conduct.runs}
 
 
 def test_a_result_beside_its_curves(tmp_path):
@@ -101,10 +101,10 @@ def test_pieces_are_judged_as_far_as_they_go(tmp_path):
     piece = Conduct(MADE, tmp_path, seeds=1, limit=0.001)
     assert not piece.go()
     assert conclude(piece, False) is None  # the second curve has not begun
-    for one in piece.ones:
+    for one in piece.runs:
         piece._run(one, 0.0, lambda said: None)
         piece._run(one, 0.0, lambda said: None)
-    assert all(len(one.records) > 1 and not one.done for one in piece.ones)
+    assert all(len(one.records) > 1 and not one.done for one in piece.runs)
     assert not conclude(piece, False)["finished"]
     before = records(piece)
     assert not Conduct(MADE, tmp_path, seeds=1, limit=0).go()  # only asks
@@ -119,10 +119,10 @@ def test_the_search_takes_the_lowest_training_loss(tmp_path):
     assert [(line["setting"], line["value"]) for line in picked] == [("Q = 1", 0.1), ("Q = 4", 0.1)]
     lost = tmp_path / "made" / "search" / "Q=4,lr=1000000.0"
     assert (lost / DIVERGED).is_file()
-    assert {one.file.values["algorithm"]["lr"] for one in conduct.ones} == {0.1}
+    assert {one.file.values["algorithm"]["lr"] for one in conduct.runs} == {0.1}
     shared = Conduct(made(search={**search, "by": []}), tmp_path, seeds=1)
-    assert len(conduct.searched) == 6
-    assert len(shared.searched) == 3
+    assert len(conduct.trials) == 6
+    assert len(shared.trials) == 3
 
 
 def test_the_way_to_a_gpu_needs_no_writer_of_toml_and_no_accountant(tmp_path, monkeypatch):

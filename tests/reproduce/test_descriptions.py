@@ -60,7 +60,7 @@ class TwoCurves(Experiment):
 
 def few_rounds(experiment):
     """The same description with few rows, rounds, steps and seeds, and no search."""
-    told = dict(experiment.told)
+    told = dict(experiment.description)
     for key in ("iterations", "every"):
         told.pop(key, None)
     if "search" in told:
@@ -92,19 +92,22 @@ class FewSteps(Conduct):
 def test_a_description_runs_for_a_few_rounds(name, data, tmp_path):
     """Two of its curves, through to verdicts, table and figure; so do figures of the same runs."""
     experiment = few_rounds(Experiment.read(name))
-    data(experiment.told["run"]["data"]["name"])
+    data(experiment.description["run"]["data"]["name"])
     for shown in [name, *(n for n in names() if n not in OWN_RUNS)]:
         other = Experiment.read(shown)
         if other.runs_name != name:
             continue
-        told = {**other.told, **{key: experiment.told[key] for key in ("run", "vary")}}
+        told = {
+            **other.description,
+            **{key: experiment.description[key] for key in ("run", "vary")},
+        }
         if "search" in told:
-            told["search"] = experiment.told["search"]
+            told["search"] = experiment.description["search"]
         conduct = FewSteps(TwoCurves(shown, False, told), tmp_path, seeds=1)
         assert conduct.go()
         result = conclude(conduct, True)
         judged = [verdict["claim"] for verdict in result["verdicts"]]
-        claims = [expect["claim"] for expect in other.told["expect"]]
+        claims = [expect["claim"] for expect in other.description["expect"]]
         assert judged == [claim for claim in claims if claim in judged]
         assert bool(judged) == (shown in JUDGED)
         assert (conduct.folder / "figure.png").stat().st_size < 200_000
@@ -116,14 +119,21 @@ def test_a_description_runs_for_a_few_rounds(name, data, tmp_path):
 def test_a_description_is_sound(name, full):
     experiment = Experiment.read(name, full)
     for key in ("paper", "item", "title", "claim", "smaller", "panel", "expect"):
-        assert experiment.told[key]
+        assert experiment.description[key]
     for setting in experiment.settings:
         assert experiment.file(setting, 0, None).rounds > 0
-    axes = {axis: {s.place[axis] for s in experiment.settings} for axis in experiment.told["vary"]}
-    for expect in experiment.told["expect"]:
+    axes = {
+        axis: {s.place[axis] for s in experiment.settings}
+        for axis in experiment.description["vary"]
+    }
+    for expect in experiment.description["expect"]:
         assert expect["kind"] in KINDS
         assert set(expect.get("values", ())) <= axes.get(expect.get("along"), set())
-    for told in (*experiment.told["expect"], *experiment.told["panel"], *experiment.told["number"]):
+    for told in (
+        *experiment.description["expect"],
+        *experiment.description["panel"],
+        *experiment.description["number"],
+    ):
         for axis, value in told.get("where", {}).items():
             assert value in axes[axis]
 

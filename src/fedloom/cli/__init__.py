@@ -1,4 +1,4 @@
-"""The command line: `fedloom VERB ...`. One module a verb; exit codes are in main.
+"""The command line: `fedloom VERB ...`. One module for each verb; main.py has the exit codes.
 
 May import: everything.
 """

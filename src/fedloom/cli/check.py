@@ -13,7 +13,7 @@ from . import common
 
 
 def add(verbs: common.Verbs) -> None:
-    one = common.add_verb(
+    verb = common.add_verb(
         verbs,
         "check",
         act,
@@ -26,11 +26,11 @@ def add(verbs: common.Verbs) -> None:
           fedloom check run.toml --party party.toml    before taking part in a federation
         """,
     )
-    common.add_run_file(one)
-    one.add_argument(
+    common.add_run_file(verb)
+    verb.add_argument(
         "--party", type=Path, metavar="PARTY.toml", help="check this party's files, keys and peers"
     )
-    common.add_json(one)
+    common.add_json(verb)
 
 
 def act(chosen: argparse.Namespace) -> None:
@@ -46,10 +46,10 @@ def act(chosen: argparse.Namespace) -> None:
     total = cost(run.algorithm, run.facts())
     sent = {tier: sum(b for line, (_, b) in total.items() if line.tier == tier) for tier in TIERS}
     if chosen.json:
-        held = {"data": summary, "notes": list(data.notes), "parts": list(parts)}
-        held["without_rows"] = [str(client) for client in data.idle]
-        held["privacy"] = run.algorithm.promises()
-        common.print_json({**held, "model_bytes": dict(weights), "round_bytes": sent})
+        facts = {"data": summary, "notes": list(data.notes), "parts": list(parts)}
+        facts["without_rows"] = [str(client) for client in data.idle]
+        facts["privacy"] = run.algorithm.promises()
+        common.print_json({**facts, "model_bytes": dict(weights), "round_bytes": sent})
         return
     rows = summary["rows"]
     print(f"data: {data.name}, {rows['train']} training rows, {rows['test']} test rows")
@@ -62,21 +62,21 @@ def act(chosen: argparse.Namespace) -> None:
         [
             (
                 silo,
-                len(held["clients"]),
-                _range([train for train, _ in held["clients"].values()]),
-                " x ".join(map(str, held["shape"])),
-                "yes" if held["labels"] else "no",
+                len(facts["clients"]),
+                _range([train for train, _ in facts["clients"].values()]),
+                " x ".join(map(str, facts["shape"])),
+                "yes" if facts["labels"] else "no",
                 common.human_bytes(weights[silo]),
             )
-            for silo, held in summary["silos"].items()
+            for silo, facts in summary["silos"].items()
         ],
     )
     for line in run.algorithm.promises():
         print(line)
-    told = ", ".join(f"{common.human_bytes(sent[tier])} {words}" for tier, words in TIERS.items())
+    sizes = ", ".join(f"{common.human_bytes(sent[tier])} {words}" for tier, words in TIERS.items())
     if file.engine.name == "stacked":
         print(f"engine: {run.fed}")
-    print(f"a round sends at most {told}; {file.rounds} rounds; parts: {', '.join(parts)}")
+    print(f"a round sends at most {sizes}; {file.rounds} rounds; parts: {', '.join(parts)}")
     but = f", but without training rows: {data.without_rows}" if data.idle else ""
     print(f"{chosen.file}: sound{but}")
 

@@ -21,14 +21,14 @@ def add_verb(
     verbs: Verbs, name: str, action: Callable[[argparse.Namespace], None], help: str, about: str
 ) -> argparse.ArgumentParser:
     """A verb with its own --help."""
-    one: argparse.ArgumentParser = verbs.add_parser(
+    verb: argparse.ArgumentParser = verbs.add_parser(
         name,
         help=help,
         description=textwrap.dedent(about).strip(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    one.set_defaults(action=action)
-    return one
+    verb.set_defaults(action=action)
+    return verb
 
 
 def of_network(action: Callable[..., None]) -> Callable[..., None]:
@@ -48,13 +48,13 @@ def of_network(action: Callable[..., None]) -> Callable[..., None]:
     return act
 
 
-def add_run_file(one: argparse.ArgumentParser, nargs: str | None = None) -> None:
-    one.add_argument("file", nargs=nargs, type=Path, metavar="RUN.toml", help="the run file")
-    add_set(one)
+def add_run_file(verb: argparse.ArgumentParser, nargs: str | None = None) -> None:
+    verb.add_argument("file", nargs=nargs, type=Path, metavar="RUN.toml", help="the run file")
+    add_set(verb)
 
 
-def add_set(one: argparse.ArgumentParser) -> None:
-    one.add_argument(
+def add_set(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument(
         "--set",
         action="append",
         default=[],
@@ -63,8 +63,8 @@ def add_set(one: argparse.ArgumentParser) -> None:
     )
 
 
-def add_json(one: argparse.ArgumentParser) -> None:
-    one.add_argument("--json", action="store_true", help="as JSON, for programs")
+def add_json(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--json", action="store_true", help="as JSON, for programs")
 
 
 def print_json(value: Any) -> None:

@@ -10,7 +10,7 @@ from . import common
 
 
 def add(verbs: common.Verbs) -> None:
-    one = common.add_verb(
+    verb = common.add_verb(
         verbs,
         "compare",
         act,
@@ -23,13 +23,13 @@ def add(verbs: common.Verbs) -> None:
           fedloom compare runs/q1 runs/q10 --metric accuracy --axis time --out q.png
         """,
     )
-    one.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="runs' folders")
-    one.add_argument("--metric", help="which metric, or train_loss (default: by the data's goal)")
-    one.add_argument(
+    verb.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="runs' folders")
+    verb.add_argument("--metric", help="which metric, or train_loss (default: by the data's goal)")
+    verb.add_argument(
         "--axis", choices=["round", "iteration", "time", "bytes"], default="round", help="across"
     )
-    one.add_argument("--out", type=Path, default=Path("compare.png"), metavar="FILE.png")
-    common.add_json(one)
+    verb.add_argument("--out", type=Path, default=Path("compare.png"), metavar="FILE.png")
+    common.add_json(verb)
 
 
 def act(chosen: argparse.Namespace) -> None:
@@ -44,9 +44,9 @@ def act(chosen: argparse.Namespace) -> None:
 
 def runs_in(folders: list[Path]) -> list[Path]:
     """The folders, with a sweep's replaced by those of its runs."""
-    found: list[Path] = []
+    runs: list[Path] = []
     for folder in folders:
         sweep = (folder / "sweep.json").is_file()
         inside = sorted(path.parent for path in folder.glob("*/manifest.json")) if sweep else []
-        found += inside or [folder]
-    return found
+        runs += inside or [folder]
+    return runs

@@ -1,4 +1,4 @@
-"""fedloom data: which sets are here, where they were looked for, whether they are sound."""
+"""fedloom data: which sets are here, where their files were searched, whether they are sound."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from . import common
 
 
 def add(verbs: common.Verbs) -> None:
-    one = common.add_verb(
+    verb = common.add_verb(
         verbs,
         "data",
         act,
@@ -27,49 +27,50 @@ def add(verbs: common.Verbs) -> None:
           fedloom data mnist --verify      check the files of one against their checksums
         """,
     )
-    one.add_argument("name", nargs="?", help="only this set")
-    one.add_argument("--folder", type=Path, metavar="DIR", help=f"instead of {ENVIRONMENT}")
-    one.add_argument("--verify", action="store_true", help="check files against their checksums")
-    common.add_json(one)
+    verb.add_argument("name", nargs="?", help="only this set")
+    verb.add_argument("--folder", type=Path, metavar="DIR", help=f"instead of {ENVIRONMENT}")
+    verb.add_argument("--verify", action="store_true", help="check files against their checksums")
+    common.add_json(verb)
 
 
 def act(chosen: argparse.Namespace) -> None:
     names = [chosen.name] if chosen.name else list(datasets)
-    found = [state(datasets[name], chosen.folder, chosen.verify) for name in names]
+    states = [state(datasets[name], chosen.folder, chosen.verify) for name in names]
     if chosen.json:
-        common.print_json(found)
+        common.print_json(states)
     else:
         root = chosen.folder or os.environ.get(ENVIRONMENT)
         print(f"looked in: {root or f'nowhere ({ENVIRONMENT} is not set)'}\n")
         common.print_table(
-            ("set", "state", "about"), [(one["name"], one["state"], one["about"]) for one in found]
+            ("set", "state", "about"),
+            [(entry["name"], entry["state"], entry["about"]) for entry in states],
         )
         common.print_broken(datasets.broken)
-        for one in found:
-            if one["problem"] and (chosen.name or one["state"] == "damaged"):
-                print(f"\n{one['problem']}")
-    damaged = [one for one in found if one["state"] == "damaged"]
-    if damaged or (chosen.name and found[0]["state"] == "missing"):
-        raise DataError(f"{', '.join(one['name'] for one in damaged or found)}: not usable")
+        for entry in states:
+            if entry["problem"] and (chosen.name or entry["state"] == "damaged"):
+                print(f"\n{entry['problem']}")
+    damaged = [entry for entry in states if entry["state"] == "damaged"]
+    if damaged or (chosen.name and states[0]["state"] == "missing"):
+        raise DataError(f"{', '.join(entry['name'] for entry in damaged or states)}: not usable")
 
 
 def state(loader: DatasetLoader, folder: Path | None, verify: bool) -> dict[str, Any]:
     """Whether a set can be used."""
-    told: dict[str, Any] = {"name": loader.name, "about": loader.about, "problem": None}
-    told["looked_in"] = [str(place) for place in loader.places(folder)]
-    told["files"] = list(loader.files)
-    told["get"] = loader.get
+    facts: dict[str, Any] = {"name": loader.name, "about": loader.about, "problem": None}
+    facts["looked_in"] = [str(place) for place in loader.places(folder)]
+    facts["files"] = list(loader.files)
+    facts["get"] = loader.get
     if not loader.files:
-        return {**told, "state": "bundled"}
+        return {**facts, "state": "bundled"}
     try:
         files = loader.find(folder)
     except DataError as problem:
-        return {**told, "state": "missing", "problem": str(problem)}
-    told["found"] = {file: str(path) for file, path in files.paths.items()}
+        return {**facts, "state": "missing", "problem": str(problem)}
+    facts["found"] = {file: str(path) for file, path in files.paths.items()}
     if not verify:
-        return {**told, "state": "found"}
+        return {**facts, "state": "found"}
     try:
         loader.verify(files)
     except DataError as problem:
-        return {**told, "state": "damaged", "problem": str(problem)}
-    return {**told, "state": "verified"}
+        return {**facts, "state": "damaged", "problem": str(problem)}
+    return {**facts, "state": "verified"}

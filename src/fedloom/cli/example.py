@@ -12,7 +12,7 @@ from . import common
 
 
 def add(verbs: common.Verbs) -> None:
-    one = common.add_verb(
+    verb = common.add_verb(
         verbs,
         "example",
         act,
@@ -25,8 +25,8 @@ def add(verbs: common.Verbs) -> None:
           fedloom run diabetes.toml
         """,
     )
-    one.add_argument("name", nargs="?", metavar="NAME", help="which; see the list")
-    one.add_argument(
+    verb.add_argument("name", nargs="?", metavar="NAME", help="which; see the list")
+    verb.add_argument(
         "--out", type=Path, metavar="FILE", help="where to; NAME.toml, if it is not said"
     )
 
@@ -47,8 +47,8 @@ def act(chosen: argparse.Namespace) -> None:
 
 def examples() -> dict[str, str]:
     """The run files by name."""
-    found = sorted(files(__package__).joinpath("examples").iterdir(), key=lambda file: file.name)
-    return {file.name.removesuffix(".toml"): file.read_text(encoding="utf-8") for file in found}
+    paths = sorted(files(__package__).joinpath("examples").iterdir(), key=lambda file: file.name)
+    return {file.name.removesuffix(".toml"): file.read_text(encoding="utf-8") for file in paths}
 
 
 def _title(text: str) -> str:

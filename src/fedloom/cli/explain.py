@@ -15,7 +15,7 @@ from . import common
 
 
 def add(verbs: common.Verbs) -> None:
-    one = common.add_verb(
+    verb = common.add_verb(
         verbs,
         "explain",
         act,
@@ -29,10 +29,10 @@ def add(verbs: common.Verbs) -> None:
           fedloom explain digits.toml --draw messages.png
         """,
     )
-    one.add_argument("what", metavar="ALGORITHM|RUN.toml", help="a name, or a run file")
-    common.add_set(one)
-    one.add_argument("--draw", type=Path, metavar="FILE.png", help="draw the sequence diagram")
-    common.add_json(one)
+    verb.add_argument("what", metavar="ALGORITHM|RUN.toml", help="a name, or a run file")
+    common.add_set(verb)
+    verb.add_argument("--draw", type=Path, metavar="FILE.png", help="draw the sequence diagram")
+    common.add_json(verb)
 
 
 def act(chosen: argparse.Namespace) -> None:
@@ -41,18 +41,18 @@ def act(chosen: argparse.Namespace) -> None:
     if chosen.what in set(algorithms):
         if chosen.set:
             raise SettingError("--set needs a run file")
-        found = explain_algorithm(chosen.what)
+        explanation = explain_algorithm(chosen.what)
     elif Path(chosen.what).is_file():
         file = RunFile.read(chosen.what, chosen.set)
-        found = explain(build_run(file, build_data(file)))
+        explanation = explain(build_run(file, build_data(file)))
     else:
         known = ", ".join(algorithms)
         raise SettingError(f"{chosen.what}: neither a run file nor an algorithm ({known})")
     if chosen.json:
-        common.print_json(found.to_json())
+        common.print_json(explanation.to_json())
     else:
-        print(found.text())
+        print(explanation.text())
     if chosen.draw is not None:
-        found.draw(chosen.draw)
+        explanation.draw(chosen.draw)
         if not chosen.json:
             print(f"\ndiagram: {chosen.draw}")

@@ -17,7 +17,7 @@ SOON = 30  # days
 
 
 def add(verbs: common.Verbs) -> None:
-    one = common.add_verb(
+    verb = common.add_verb(
         verbs,
         "keys",
         act,
@@ -35,11 +35,11 @@ def add(verbs: common.Verbs) -> None:
           fedloom keys secret north/noise.secret          what a party's noise is drawn from
         """,
     )
-    what = one.add_subparsers(dest="what", metavar="WHAT", required=True)
+    what = verb.add_subparsers(dest="what", metavar="WHAT", required=True)
     ca = _sub(what, "ca", "make a CA", days=3650)
     ca.add_argument("name", help="the organisation's, as in the run file: its silo, or server")
-    for name, told in (("issue", "certificates for parties"), ("rotate", "in place of the old")):
-        made = _sub(what, name, told, days=365)
+    for name, help in (("issue", "certificates for parties"), ("rotate", "in place of the old")):
+        made = _sub(what, name, help, days=365)
         made.add_argument("parties", nargs="+", metavar="PARTY", help="SILO, SILO/CLIENT, server")
     show = what.add_parser("show", help="whose certificates, and until when")
     show.add_argument("files", nargs="+", type=Path, metavar="FILE.pem")
@@ -54,11 +54,11 @@ def add(verbs: common.Verbs) -> None:
     revoke.add_argument("parties", nargs="+", metavar="PARTY")
 
 
-def _sub(what: common.Verbs, name: str, told: str, days: int) -> argparse.ArgumentParser:
-    one: argparse.ArgumentParser = what.add_parser(name, help=told)
-    one.add_argument("--at", type=Path, required=True, metavar="DIR", help="the CA's folder")
-    one.add_argument("--days", type=int, default=days, help=f"valid so long (default {days})")
-    return one
+def _sub(what: common.Verbs, name: str, help: str, days: int) -> argparse.ArgumentParser:
+    verb: argparse.ArgumentParser = what.add_parser(name, help=help)
+    verb.add_argument("--at", type=Path, required=True, metavar="DIR", help="the CA's folder")
+    verb.add_argument("--days", type=int, default=days, help=f"valid so long (default {days})")
+    return verb
 
 
 @common.of_network
@@ -108,20 +108,21 @@ def _own(authority: Authority, text: str) -> None:
 def _show(chosen: argparse.Namespace) -> None:
     from ..deployment.keys.certificates import Certificate
 
-    told = []
+    rows = []
     for path in chosen.files:
-        found = Certificate.read(path)
-        days = (found.expires - datetime.now(UTC)).days
+        certificate = Certificate.read(path)
+        days = (certificate.expires - datetime.now(UTC)).days
         state = "expired" if days < 0 else "expires soon" if days < SOON else "valid"
-        told.append((path.name, found.name, f"{found.expires:%Y-%m-%d}", days, state, found))
+        until = f"{certificate.expires:%Y-%m-%d}"
+        rows.append((path.name, certificate.name, until, days, state, certificate))
     if chosen.json:
         keys = ("file", "of", "until", "days", "state")
         common.print_json(
-            [{**dict(zip(keys, one, strict=False)), "sha256": one[-1].fingerprint} for one in told]
+            [{**dict(zip(keys, row, strict=False)), "sha256": row[-1].fingerprint} for row in rows]
         )
         return
-    rows = [(*one[:-1], one[-1].fingerprint[:16]) for one in told]
-    common.print_table(("file", "of", "until", "days", "", "sha256"), rows)
+    shortened = [(*row[:-1], row[-1].fingerprint[:16]) for row in rows]
+    common.print_table(("file", "of", "until", "days", "", "sha256"), shortened)
 
 
 def _allow(chosen: argparse.Namespace) -> None:
@@ -130,13 +131,13 @@ def _allow(chosen: argparse.Namespace) -> None:
 
     allowed = read_list(chosen.list)
     for path in chosen.files:
-        found = Certificate.read(path)
-        if found.party is None:
+        certificate = Certificate.read(path)
+        if certificate.party is None:
             continue  # a CA's
-        prints = allowed.setdefault(str(found.party), [])
-        if found.fingerprint not in prints:
-            prints.append(found.fingerprint)
-        print(f"{found.name}: {found.fingerprint[:16]}")
+        prints = allowed.setdefault(str(certificate.party), [])
+        if certificate.fingerprint not in prints:
+            prints.append(certificate.fingerprint)
+        print(f"{certificate.name}: {certificate.fingerprint[:16]}")
     write_list(chosen.list, allowed)
 
 

@@ -10,7 +10,7 @@ from . import common
 
 
 def add(verbs: common.Verbs) -> None:
-    one = common.add_verb(
+    verb = common.add_verb(
         verbs,
         "list",
         act,
@@ -23,24 +23,24 @@ def add(verbs: common.Verbs) -> None:
           fedloom list datasets --json     for programs
         """,
     )
-    one.add_argument("kind", nargs="?", choices=KINDS, help="only these, with their settings")
-    common.add_json(one)
+    verb.add_argument("kind", nargs="?", choices=KINDS, help="only these, with their settings")
+    common.add_json(verb)
 
 
 def act(chosen: argparse.Namespace) -> None:
     kinds = [chosen.kind] if chosen.kind else KINDS
-    found, lost = {kind: catalogue(kind) for kind in kinds}, broken(kinds)
+    entries, lost = {kind: catalogue(kind) for kind in kinds}, broken(kinds)
     if chosen.json:
-        common.print_json({**found, "broken": lost} if lost else found)
+        common.print_json({**entries, "broken": lost} if lost else entries)
         return
-    for number, (kind, entries) in enumerate(found.items()):
+    for number, (kind, named) in enumerate(entries.items()):
         if not chosen.kind:
             print(f"{chr(10) if number else ''}{kind}")
-            width = max(len(entry["name"]) for entry in entries)
-            for entry in entries:
+            width = max(len(entry["name"]) for entry in named)
+            for entry in named:
                 print(f"  {entry['name']:{width}}  {entry['about']}")
         else:
-            for entry in entries:
+            for entry in named:
                 _show(entry)
     common.print_broken(lost)
 

@@ -41,7 +41,7 @@ from . import (
 )
 
 CODES: dict[type[BaseException], tuple[int, str]] = {
-    SettingError: (2, "a run file, a setting or an option cannot be"),
+    SettingError: (2, "a run file, a setting or an option is wrong"),
     ModelError: (2, "a model does not fit"),
     DataError: (3, "data are missing, damaged or do not fit"),
     NotFiniteError: (4, "training diverged; what was done is saved"),
@@ -50,7 +50,7 @@ CODES: dict[type[BaseException], tuple[int, str]] = {
     OSError: (6, "a file cannot be written or read"),
     LostError: (10, "a party was lost, and the run ended for everyone"),
     AbortedError: (10, "another party ended the run"),
-    ProtocolError: (11, "a message that cannot be"),
+    ProtocolError: (11, "protocol violation"),
     RefusedError: (12, "refused by another party: certificate, or run"),
     NoCommonRoundError: (13, "hubs have no round in common: restore what the line says"),
     InterruptedRun: (130, "interrupted; what was done is saved"),
@@ -70,8 +70,8 @@ a first run:
 
 exit codes: 0 done, 1 unexpected error, 2 run file or option wrong, 3 data wrong,
   4 training diverged, 5 output folder in use, 6 cannot write, 10 a party was lost,
-  11 a message that cannot be, 12 refused by another party, 13 hubs have no round in common to
-  go on from: restore one, 130 interrupted (state saved)"""
+  11 protocol violation, 12 refused by another party, 13 hubs have no round in common to go on
+  from: restore one, 130 interrupted (state saved)"""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -81,8 +81,8 @@ def parser() -> argparse.ArgumentParser:
         epilog=FIRST,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    told = f"fedloom {version_of('fedloom') or '(not installed)'}"
-    top.add_argument("--version", action="version", version=told)
+    version = f"fedloom {version_of('fedloom') or '(not installed)'}"
+    top.add_argument("--version", action="version", version=version)
     top.add_argument("--debug", action="store_true", help="show where an error came from")
     verbs = top.add_subparsers(dest="verb", metavar="VERB", required=True)
     simulated = (run, example, sweep, compare, report, reproduce, listing, explain, data, check)
@@ -111,11 +111,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (FedLoomError, KeyboardInterrupt, OSError) as problem:
         if chosen.debug:
             raise
-        told = str(problem) or "interrupted"
+        message = str(problem) or "interrupted"
         if isinstance(problem, OSError) and not isinstance(problem, FedLoomError):
-            told = f"{problem.filename or 'a file'}: {problem.strerror or problem}"
+            message = f"{problem.filename or 'a file'}: {problem.strerror or problem}"
         if speaks() or isinstance(problem, LostError):
-            print(f"fedloom: {told}", file=sys.stderr)
+            print(f"fedloom: {message}", file=sys.stderr)
         return code_of(problem)
     return 0
 

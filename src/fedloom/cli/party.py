@@ -10,7 +10,7 @@ from ..config.runfile import RunFile
 from ..core.errors import SettingError
 from . import common
 
-SILENT = 5.0  # seconds: a party says every second how it stands
+SILENT = 5.0  # seconds: a party writes its status every second
 
 
 def add(verbs: common.Verbs) -> None:
@@ -18,7 +18,7 @@ def add(verbs: common.Verbs) -> None:
         ("hub", "a silo's hub, or the server (where the algorithm has one)"),
         ("client", "one client of a silo"),
     ):
-        one = common.add_verb(
+        verb = common.add_verb(
             verbs,
             name,
             act,
@@ -32,11 +32,11 @@ def add(verbs: common.Verbs) -> None:
               fedloom {name} run.toml party.toml --resume    after a crash, or if in doubt
             """,
         )
-        common.add_run_file(one)
-        one.add_argument("party", type=Path, metavar="PARTY.toml", help="this party's own file")
-        one.add_argument("--resume", action="store_true", help="go on from the checkpoint, if any")
-        one.add_argument("--quiet", action="store_true", help="no progress")
-    two = common.add_verb(
+        common.add_run_file(verb)
+        verb.add_argument("party", type=Path, metavar="PARTY.toml", help="this party's own file")
+        verb.add_argument("--resume", action="store_true", help="go on from the checkpoint, if any")
+        verb.add_argument("--quiet", action="store_true", help="no progress")
+    rehearse = common.add_verb(
         verbs,
         "rehearse",
         act_rehearse,
@@ -49,12 +49,12 @@ def add(verbs: common.Verbs) -> None:
           fedloom rehearse digits.toml --out rehearsal
         """,
     )
-    common.add_run_file(two)
-    two.add_argument("--out", type=Path, metavar="DIR", help="the folder to write to")
-    two.add_argument("--within", type=float, default=600.0, metavar="SECONDS", help="at most")
-    two.add_argument("--quiet", action="store_true", help="no progress, no summary")
+    common.add_run_file(rehearse)
+    rehearse.add_argument("--out", type=Path, metavar="DIR", help="the folder to write to")
+    rehearse.add_argument("--within", type=float, default=600.0, metavar="SECONDS", help="at most")
+    rehearse.add_argument("--quiet", action="store_true", help="no progress, no summary")
 
-    three = common.add_verb(
+    align = common.add_verb(
         verbs,
         "align",
         act_align,
@@ -66,10 +66,10 @@ def add(verbs: common.Verbs) -> None:
           fedloom align run.toml party.toml
         """,
     )
-    common.add_run_file(three)
-    three.add_argument("party", type=Path, metavar="PARTY.toml", help="this party's own file")
-    three.add_argument("--quiet", action="store_true", help="nothing but errors")
-    four = common.add_verb(
+    common.add_run_file(align)
+    align.add_argument("party", type=Path, metavar="PARTY.toml", help="this party's own file")
+    align.add_argument("--quiet", action="store_true", help="nothing but errors")
+    status = common.add_verb(
         verbs,
         "status",
         act_status,
@@ -81,8 +81,8 @@ def add(verbs: common.Verbs) -> None:
           fedloom status party.toml
         """,
     )
-    four.add_argument("party", type=Path, metavar="PARTY.toml", help="the party's own file")
-    common.add_json(four)
+    status.add_argument("party", type=Path, metavar="PARTY.toml", help="the party's own file")
+    common.add_json(status)
 
 
 @common.of_network
@@ -122,8 +122,8 @@ def act_status(chosen: argparse.Namespace) -> None:
         print(in_words(now["privacy"]))
     for word in ("stopped", "awaited", "absent"):
         if now[word]:
-            told = now[word] if isinstance(now[word], str) else ", ".join(now[word])
-            print(f"{word}: {told}")
+            names = now[word] if isinstance(now[word], str) else ", ".join(now[word])
+            print(f"{word}: {names}")
     rows = [
         (
             peer,

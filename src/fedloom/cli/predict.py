@@ -11,7 +11,7 @@ from . import common
 
 
 def add(verbs: common.Verbs) -> None:
-    one = common.add_verb(
+    verb = common.add_verb(
         verbs,
         "predict",
         act,
@@ -25,18 +25,18 @@ def add(verbs: common.Verbs) -> None:
           fedloom predict run.toml party.toml --for bank/north    everywhere else
         """,
     )
-    common.add_run_file(one)
-    one.add_argument("party", type=Path, metavar="PARTY.toml", help="this party's own file")
-    one.add_argument("--for", dest="asker", metavar="PARTY", help="who asks: SILO/CLIENT or SILO")
-    one.add_argument("--ids", type=Path, metavar="FILE", help="ask for these rows (CSV, Parquet)")
-    one.add_argument("--out", type=Path, metavar="FILE", help="with --ids: where the scores go")
-    one.add_argument(
+    common.add_run_file(verb)
+    verb.add_argument("party", type=Path, metavar="PARTY.toml", help="this party's own file")
+    verb.add_argument("--for", dest="asker", metavar="PARTY", help="who asks: SILO/CLIENT or SILO")
+    verb.add_argument("--ids", type=Path, metavar="FILE", help="ask for these rows (CSV, Parquet)")
+    verb.add_argument("--out", type=Path, metavar="FILE", help="with --ids: where the scores go")
+    verb.add_argument(
         "--missing",
         choices=("error", "without"),
         default="error",
         help="with --ids: what if a silo lacks a row; score it without that silo, or (error) stop",
     )
-    one.add_argument("--quiet", action="store_true", help="no progress")
+    verb.add_argument("--quiet", action="store_true", help="no progress")
 
 
 @common.of_network

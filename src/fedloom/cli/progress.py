@@ -16,7 +16,7 @@ STOPPING = "stopping after this round; once more stops at once"
 
 
 class Quiet(Watcher):
-    """Nothing but what nobody should miss."""
+    """Warnings only."""
 
     def damaged(self, why: str) -> None:
         tqdm.write(f"warning: {why}", file=sys.stderr)
@@ -74,7 +74,7 @@ class Lines(Quiet):
 
 
 def watcher(quiet: bool) -> Watcher:
-    """What suits where we are."""
+    """Bars on a terminal, lines elsewhere."""
     if quiet:
         return Quiet()
     return Bars() if sys.stderr.isatty() else Lines()

@@ -10,7 +10,7 @@ from . import common
 
 
 def add(verbs: common.Verbs) -> None:
-    one = common.add_verb(
+    verb = common.add_verb(
         verbs,
         "report",
         act,
@@ -22,7 +22,7 @@ def add(verbs: common.Verbs) -> None:
           fedloom report runs/digits
         """,
     )
-    one.add_argument("folder", type=Path, metavar="DIR", help="a run's folder")
+    verb.add_argument("folder", type=Path, metavar="DIR", help="a run's folder")
 
 
 def act(chosen: argparse.Namespace) -> None:

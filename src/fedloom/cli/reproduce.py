@@ -1,4 +1,4 @@
-"""fedloom reproduce: a figure or table of a paper, and whether it says what the paper says."""
+"""fedloom reproduce: a figure or table of a paper, with verdicts on the paper's claims."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 from ..core.errors import SettingError
 from ..core.extras import need
-from ..reproduce.conduct import Conduct, One
+from ..reproduce.conduct import Conduct, PlannedRun
 from ..reproduce.experiment import Experiment, names
-from ..reproduce.results import Result, conclude, how, in_short, latest, told_time
+from ..reproduce.results import Result, conclude, duration, how, in_short, latest
 from ..reproduce.verdicts import Verdict
 from . import common
 
@@ -20,7 +20,7 @@ PAUSE = 15.0  # seconds between two lines of progress
 
 
 def add(verbs: common.Verbs) -> None:
-    one = common.add_verb(
+    verb = common.add_verb(
         verbs,
         "reproduce",
         act,
@@ -37,28 +37,28 @@ def add(verbs: common.Verbs) -> None:
         The same command again goes on: finished runs stay, others are resumed.
         """,
     )
-    one.add_argument("name", nargs="?", metavar="NAME", help="of a figure or table: see --list")
-    one.add_argument("--list", action="store_true", help="all of them, with the last verdicts")
-    one.add_argument("--full", action="store_true", help="the paper's setting, not a smaller one")
-    one.add_argument("--seeds", type=int, metavar="N", help="in place of the description's")
-    one.add_argument("--iterations", type=int, metavar="N", help="local steps of every run")
-    one.add_argument(
+    verb.add_argument("name", nargs="?", metavar="NAME", help="of a figure or table: see --list")
+    verb.add_argument("--list", action="store_true", help="all of them, with the last verdicts")
+    verb.add_argument("--full", action="store_true", help="the paper's setting, not a smaller one")
+    verb.add_argument("--seeds", type=int, metavar="N", help="in place of the description's")
+    verb.add_argument("--iterations", type=int, metavar="N", help="local steps of every run")
+    verb.add_argument(
         "--only",
         action="append",
         default=[],
         metavar="AXIS=PLACE",
         help="leave out curves that are elsewhere, as in --only 'K=fewer clients'",
     )
-    one.add_argument("--out", type=Path, default=ROOT, metavar="DIR", help=f"default: {ROOT}")
-    one.add_argument("--device", metavar="NAME", help="cpu (default), cuda, cuda:0, ...")
-    one.add_argument(
+    verb.add_argument("--out", type=Path, default=ROOT, metavar="DIR", help=f"default: {ROOT}")
+    verb.add_argument("--device", metavar="NAME", help="cpu (default), cuda, cuda:0, ...")
+    verb.add_argument(
         "--time-limit",
         type=float,
         metavar="S",
         help="stop after so many seconds (0: judge what is there)",
     )
-    one.add_argument("--quiet", action="store_true", help="no progress")
-    common.add_json(one)
+    verb.add_argument("--quiet", action="store_true", help="no progress")
+    common.add_json(verb)
 
 
 def act(chosen: argparse.Namespace) -> None:
@@ -72,7 +72,7 @@ def act(chosen: argparse.Namespace) -> None:
             raise SettingError(f"--{word} must be at least {least}, not {value}")
     need("report", "a figure of a paper")  # which is drawn at the end
     if not chosen.quiet:
-        print(f"{experiment.title}\nthe paper: {experiment.told['claim']}", file=sys.stderr)
+        print(f"{experiment.title}\nthe paper: {experiment.description['claim']}", file=sys.stderr)
         print(how(experiment), file=sys.stderr)
     conduct = Conduct(
         experiment,
@@ -106,15 +106,15 @@ def show(experiment: Experiment, result: Result, folder: Path) -> None:
         ],
     )
     print()
-    if "stand_in" in experiment.told:
-        print(f"data: {experiment.told['stand_in']}")
-    for one in (one for one in result["search"] if one["picked"]):
-        print(f"step size found for {one['setting'] or 'all'}: {one['value']}")
-    for told in result["verdicts"]:
-        print(Verdict(**told))
+    if "stand_in" in experiment.description:
+        print(f"data: {experiment.description['stand_in']}")
+    for trial in (trial for trial in result["search"] if trial["picked"]):
+        print(f"step size found for {trial['setting'] or 'all'}: {trial['value']}")
+    for verdict in result["verdicts"]:
+        print(Verdict(**verdict))
     if not result["finished"]:
         print("\nnot finished: the same command again goes on")
-    print(f"\n{in_short(result)}; {told_time(result['seconds'])} of training")
+    print(f"\n{in_short(result)}; {duration(result['seconds'])} of training")
     print(f"figure: {folder / 'figure.png'}\ncurves: {folder / 'curves.csv'}")
 
 
@@ -123,19 +123,19 @@ def _short(value: float | None) -> str:
 
 
 def show_list(chosen: argparse.Namespace) -> None:
-    rows, told = [], []
+    rows, table = [], []
     for name in names():
         experiment, line = Experiment.read(name), {"name": name}
         line["title"] = experiment.title
         for full in (False, True):
-            found = latest(name, full, chosen.out)
+            result = latest(name, full, chosen.out)
             line["full" if full else "default"] = (
-                "-" if found is None else f"{in_short(found[0])}, {found[1]}"
+                "-" if result is None else f"{in_short(result[0])}, {result[1]}"
             )
-        told.append(line)
+        table.append(line)
         rows.append(tuple(line.values()))
     if chosen.json:
-        common.print_json(told)
+        common.print_json(table)
     else:
         common.print_table(("name", "what", "verdicts", "with --full"), rows)
 
@@ -146,10 +146,10 @@ class Progress:
     def __init__(self, quiet: bool):
         self._quiet, self._last = quiet, time.monotonic()
 
-    def __call__(self, done: int, count: int, one: One, said: str) -> None:
-        ended = not said.startswith("round")
+    def __call__(self, done: int, count: int, run: PlannedRun, message: str) -> None:
+        ended = not message.startswith("round")
         if self._quiet or not (ended or time.monotonic() - self._last > PAUSE):
             return
         self._last = time.monotonic()
-        where = f"[{done + ended}/{count}] {one.folder.parent.name} {one.folder.name}"
-        print(f"{where}: {said}", file=sys.stderr, flush=True)
+        where = f"[{done + ended}/{count}] {run.folder.parent.name} {run.folder.name}"
+        print(f"{where}: {message}", file=sys.stderr, flush=True)

@@ -21,7 +21,7 @@ from .progress import watcher
 
 
 def add(verbs: common.Verbs) -> None:
-    one = common.add_verb(
+    verb = common.add_verb(
         verbs,
         "run",
         act,
@@ -40,11 +40,11 @@ def add(verbs: common.Verbs) -> None:
         Ctrl-C stops after the round that is going on and saves what was done (exit code 130).
         """,
     )
-    common.add_run_file(one, nargs="?")
-    one.add_argument("--out", type=Path, metavar="DIR", help="the folder to write to")
-    one.add_argument("--resume", type=Path, metavar="DIR", help="go on with the run in a folder")
-    one.add_argument("--quiet", action="store_true", help="no progress, no summary")
-    one.add_argument(
+    common.add_run_file(verb, nargs="?")
+    verb.add_argument("--out", type=Path, metavar="DIR", help="the folder to write to")
+    verb.add_argument("--resume", type=Path, metavar="DIR", help="go on with the run in a folder")
+    verb.add_argument("--quiet", action="store_true", help="no progress, no summary")
+    verb.add_argument(
         "--wait",
         type=float,
         default=WAIT,
@@ -64,8 +64,8 @@ def act(chosen: argparse.Namespace) -> None:
 
 
 def job_of(chosen: argparse.Namespace, ranks: Ranks | None) -> Job:
-    """What is asked for, as this process does it. torchrun, where it starts everyone again, gives
-    the same arguments: then the run goes on."""
+    """The job that the arguments ask for, in this process. Where torchrun restarts all processes,
+    the arguments are the same, and the run goes on."""
     file, folder, watch = None, chosen.resume, watcher(chosen.quiet)
     if folder is not None:
         if chosen.file is not None or chosen.out is not None or chosen.set:
@@ -86,7 +86,7 @@ def job_of(chosen: argparse.Namespace, ranks: Ranks | None) -> Job:
 
 
 def tell(chosen: argparse.Namespace, job: Job, parts: dict[str, Run]) -> None:
-    """The report, and what came of it."""
+    """Write the report, print the results."""
     page = report_of(job) if job.file.output.report else None
     for name, run in parts.items():
         if run.halted is not None:
@@ -95,9 +95,9 @@ def tell(chosen: argparse.Namespace, job: Job, parts: dict[str, Run]) -> None:
             print(f"warning: {name}: {GREW}", file=sys.stderr)
     if not chosen.quiet:
         summary(parts)
-        told = next(iter(parts.values())).records[-1].privacy
-        if told is not None:
-            print(f"\n{in_words(told)}")
+        spent = next(iter(parts.values())).records[-1].privacy
+        if spent is not None:
+            print(f"\n{in_words(spent)}")
         print(f"\nfolder: {job.folder}")
         if page is not None:
             print(f"report: {page}")
@@ -112,7 +112,7 @@ def report_of(job: Job) -> Path | None:
 
 
 def summary(parts: dict[str, Run]) -> None:
-    """What came of each part."""
+    """The results of each part."""
     metric = next(iter(parts.values())).headline
     rows = []
     for name, run in parts.items():

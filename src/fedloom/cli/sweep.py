@@ -19,7 +19,7 @@ from .compare import runs_in
 
 
 def add(verbs: common.Verbs) -> None:
-    one = common.add_verb(
+    verb = common.add_verb(
         verbs,
         "sweep",
         act,
@@ -35,22 +35,22 @@ def add(verbs: common.Verbs) -> None:
         settings in one figure.
         """,
     )
-    common.add_run_file(one)
-    one.add_argument(
+    common.add_run_file(verb)
+    verb.add_argument(
         "--grid",
         action="append",
         default=[],
         metavar="SECTION.KEY=[V,...]",
         help="the values of a key (again for more keys: all combinations)",
     )
-    one.add_argument("--seeds", type=int, default=1, metavar="N", help="seeds for each point")
-    one.add_argument("--out", type=Path, metavar="DIR", help="default: runs/NAME-sweep")
-    one.add_argument("--jobs", type=int, metavar="N", help="runs at a time (default: cores)")
-    one.add_argument(
+    verb.add_argument("--seeds", type=int, default=1, metavar="N", help="seeds for each point")
+    verb.add_argument("--out", type=Path, metavar="DIR", help="default: runs/NAME-sweep")
+    verb.add_argument("--jobs", type=int, metavar="N", help="runs at a time (default: cores)")
+    verb.add_argument(
         "--best", default="train_loss", metavar="METRIC", help="sort by this, best first"
     )
-    one.add_argument("--quiet", action="store_true", help="no progress")
-    common.add_json(one)
+    verb.add_argument("--quiet", action="store_true", help="no progress")
+    common.add_json(verb)
 
 
 def act(chosen: argparse.Namespace) -> None:
@@ -73,7 +73,7 @@ def act(chosen: argparse.Namespace) -> None:
     results = sweep.results()
     best = by_point(results, chosen.best)
     if not best and any(line["finished"] for line in results):
-        known = ["train_loss", *next(one["last"] for one in results if one["last"])["metrics"]]
+        known = ["train_loss", *next(line["last"] for line in results if line["last"])["metrics"]]
         raise SettingError(f"--best {chosen.best}{nearest(chosen.best, known)}")
     why = lacking("report", "a figure of the sweep")
     if why is not None:
@@ -100,11 +100,11 @@ def show(best: list[dict[str, Any]], metric: str) -> None:
         (*keys, metric, "lowest", "highest", "seeds", *(f"test {name}" for name in tests)),
         [
             (
-                *one["settings"].values(),
-                *(common.shown(one[word]) for word in ("mean", "lowest", "highest")),
-                one["seeds"],
-                *(common.shown(one["test"][name]) for name in tests),
+                *point["settings"].values(),
+                *(common.shown(point[word]) for word in ("mean", "lowest", "highest")),
+                point["seeds"],
+                *(common.shown(point["test"][name]) for name in tests),
             )
-            for one in best
+            for point in best
         ],
     )

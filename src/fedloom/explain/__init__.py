@@ -1,6 +1,17 @@
-"""Explain: every message that would leave every party in a round, found by running one."""
+"""Explain: every message that would leave every party in a round, found by a dry run.
 
-from .explanation import UNPROTECTED, Explanation, Line, Sent, Work
+May import: everything below deployment.
+"""
+
+from .explanation import UNPROTECTED, Explanation, MessageGroup, SentMessage, Work
 from .watch import explain, explain_algorithm
 
-__all__ = ["UNPROTECTED", "Explanation", "Line", "Sent", "Work", "explain", "explain_algorithm"]
+__all__ = [
+    "UNPROTECTED",
+    "Explanation",
+    "MessageGroup",
+    "SentMessage",
+    "Work",
+    "explain",
+    "explain_algorithm",
+]

@@ -8,12 +8,12 @@ from math import prod
 from ..algorithms.releasing import noisy
 from ..core.topology import Client, title
 from ..runs.run import Run
-from .explanation import Sent
+from .explanation import SentMessage
 
 NAMED = 3  # clients, or silos, that are named one by one
 
 
-def computable(run: Run, sent: Sequence[Sent]) -> Iterator[str]:
+def computable(run: Run, sent: Sequence[SentMessage]) -> Iterator[str]:
     """For algorithms whose clients release embeddings, or models that they have moved."""
     kinds = {message.kind for message in sent}
     if "embedding" in kinds:
@@ -30,7 +30,7 @@ def computable(run: Run, sent: Sequence[Sent]) -> Iterator[str]:
 
 
 def _inverted(run: Run) -> Iterator[str]:
-    """Whether the block of a silo can be turned round."""
+    """Whether the block of a silo can be inverted."""
     sizes = {
         silo: (width, prod(run.shapes.features[silo][0]))
         for silo, width in run.shapes.width.items()
@@ -43,10 +43,10 @@ def _inverted(run: Run) -> Iterator[str]:
         )
     part = {silo: sizes[silo] for silo in sizes if silo not in whole}
     if part:
-        told = ", ".join(f"{width} of {of} in {silo}" for silo, (width, of) in _first(part))
+        shares = ", ".join(f"{width} of {of} in {silo}" for silo, (width, of) in _first(part))
         more = ", ..." if len(part) > NAMED else ""
         yield (
-            f"An embedding has so many numbers for those of a row: {told}{more}. Whoever has the "
+            f"An embedding has so many numbers for those of a row: {shares}{more}. Whoever has the "
             "block knows as many equations for each row, and guesses better the more there are."
         )
 
@@ -60,7 +60,7 @@ def _initial(run: Run) -> str:
     )
 
 
-def _single_rows(sent: Sequence[Sent]) -> Iterator[str]:
+def _single_rows(sent: Sequence[SentMessage]) -> Iterator[str]:
     """Clients whose update is the gradient of one row."""
     rows = {
         message.source: message.shapes[0].shape[0]
@@ -84,7 +84,7 @@ def _single_rows(sent: Sequence[Sent]) -> Iterator[str]:
 def _clients(lone: Sequence[object]) -> str:
     if len(lone) > NAMED:
         return f"{len(lone)} clients have"
-    names = ", ".join(title(one) for one in lone if isinstance(one, Client))
+    names = ", ".join(title(client) for client in lone if isinstance(client, Client))
     return f"{names} {'has' if len(lone) == 1 else 'have'}"
 
 

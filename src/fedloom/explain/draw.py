@@ -10,7 +10,7 @@ from typing import Any
 from ..core.files import SHARED, write_bytes
 from ..core.topology import Client
 from ..report import style
-from .explanation import Explanation, Line, Work
+from .explanation import Explanation, MessageGroup, Work
 from .lanes import Lane, Repeat, arrows, counted, lanes_of, place_of, repeats, shortened
 
 SILOS = 3  # that have lanes of their own
@@ -104,14 +104,14 @@ class _Sheet:
             if lane is not None:
                 self.words(self.x[lane], self.y - 0.06, label, bbox={**box, "linewidth": 0.8})
 
-    def _move(self, step: Sequence[Line]) -> None:
+    def _move(self, step: Sequence[MessageGroup]) -> None:
         self.words(0.14, self.y, str(step[0].move), ha="left", color=style.GREY)
         for line in step:
             ends = arrows(self.lanes, line)
             if ends:
                 self._line(line, ends)
 
-    def _line(self, line: Line, ends: Sequence[tuple[int, int]]) -> None:
+    def _line(self, line: MessageGroup, ends: Sequence[tuple[int, int]]) -> None:
         """One group of messages: from lane to lane, and what they are."""
         colour = COLOURS[line.direction]
         involved = sorted({place for pair in ends for place in pair})

@@ -1,4 +1,4 @@
-"""What is known of a round's messages: one by one, by party, and in lines for people."""
+"""An explanation: a round's messages one by one, by party, and in groups for people."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Shape(NamedTuple):
     dtype: str
 
 
-class Sent(NamedTuple):
+class SentMessage(NamedTuple):
     """One message. `move`: its number in the round."""
 
     move: int
@@ -44,14 +44,14 @@ class Work(NamedTuple):
     steps: int
 
 
-class Line(NamedTuple):
+class MessageGroup(NamedTuple):
     """The messages of one move on a group of links: inside one silo, or between hubs."""
 
     move: int
     kind: str
     tier: Tier
     direction: Direction
-    sent: tuple[Sent, ...]
+    sent: tuple[SentMessage, ...]
 
     @property
     def messages(self) -> int:
@@ -74,13 +74,13 @@ class Line(NamedTuple):
     @property
     def shape(self) -> str:
         """'5x4 float32, 5 float32'; where messages differ, '2..6x3 float32'."""
-        each = [message.shapes for message in self.sent]
-        if len({tuple((part.name, part.dtype, len(part.shape)) for part in m) for m in each}) > 1:
+        shapes = [message.shapes for message in self.sent]
+        if len({tuple((part.name, part.dtype, len(part.shape)) for part in m) for m in shapes}) > 1:
             return "of several forms"
-        if len(each[0]) > 3:
-            count = sum(_numel(part.shape) for part in each[0])
-            return f"{len(each[0])} tensors, {count:,} numbers {each[0][0].dtype}"
-        return ", ".join(_shape(parts) for parts in zip(*each, strict=True)) or "nothing"
+        if len(shapes[0]) > 3:
+            count = sum(_numel(part.shape) for part in shapes[0])
+            return f"{len(shapes[0])} tensors, {count:,} numbers {shapes[0][0].dtype}"
+        return ", ".join(_shape(parts) for parts in zip(*shapes, strict=True)) or "nothing"
 
 
 def _numel(shape: Sequence[int]) -> int:
@@ -93,8 +93,8 @@ def _numel(shape: Sequence[int]) -> int:
 def _shape(parts: Sequence[Shape]) -> str:
     """One tensor, over several messages."""
     sizes = []
-    for each in zip(*(part.shape for part in parts), strict=True):
-        sizes.append(f"{min(each)}" if min(each) == max(each) else f"{min(each)}..{max(each)}")
+    for axis in zip(*(part.shape for part in parts), strict=True):
+        sizes.append(f"{min(axis)}" if min(axis) == max(axis) else f"{min(axis)}..{max(axis)}")
     return f"{'x'.join(sizes) or 'one'} {parts[0].dtype}"
 
 
@@ -114,7 +114,7 @@ class Explanation:
     algorithm: str
     topology: Topology
     kinds: Mapping[int, Kind]  # by number of the move
-    sent: tuple[Sent, ...]
+    sent: tuple[SentMessage, ...]
     work: tuple[Work, ...]
     protections: Mapping[str, str] = field(default_factory=dict)  # by kind
     promise: tuple[str, ...] = ()  # what is promised of noise, and what that rests on
@@ -124,49 +124,49 @@ class Explanation:
         """What keeps a message of this kind from being read by its receiver."""
         return self.protections.get(kind, UNPROTECTED)
 
-    def lines(self) -> list[Line]:
+    def groups(self) -> list[MessageGroup]:
         """For each move, the messages inside each silo, or those between hubs, together."""
-        groups: dict[tuple[int, str], list[Sent]] = {}
+        messages: dict[tuple[int, str], list[SentMessage]] = {}
         for message in self.sent:
             ends = [party for party in (message.source, message.to) if isinstance(party, Client)]
             silo = ends[0].silo if ends else ""
-            groups.setdefault((message.move, silo), []).append(message)
+            messages.setdefault((message.move, silo), []).append(message)
         return [
-            Line(move, mine[0].kind, mine[0].tier, mine[0].direction, tuple(mine))
-            for (move, _), mine in sorted(groups.items(), key=lambda item: item[0][0])
+            MessageGroup(move, sent[0].kind, sent[0].tier, sent[0].direction, tuple(sent))
+            for (move, _), sent in sorted(messages.items(), key=lambda item: item[0][0])
         ]
 
-    def by_party(self) -> dict[Party, list[Sent]]:
+    def by_party(self) -> dict[Party, list[SentMessage]]:
         """Every message that would leave every party; nothing, for some."""
-        found: dict[Party, list[Sent]] = {party: [] for party in self.topology.parties}
+        sent: dict[Party, list[SentMessage]] = {party: [] for party in self.topology.parties}
         for message in self.sent:
-            found[message.source].append(message)
-        return found
+            sent[message.source].append(message)
+        return sent
 
     def total(self) -> dict[Booked, tuple[int, int]]:
         """(tier, direction, kind) -> (messages, bytes) of the round, as the ledger has it."""
-        found: dict[Booked, tuple[int, int]] = {}
+        totals: dict[Booked, tuple[int, int]] = {}
         for _, kind, tier, direction, *_, size in self.sent:
             line = Booked(tier, direction, kind)
-            messages, sizes = found.get(line, (0, 0))
-            found[line] = (messages + 1, sizes + size)
-        return found
+            messages, sizes = totals.get(line, (0, 0))
+            totals[line] = (messages + 1, sizes + size)
+        return totals
 
     def about(self) -> dict[str, str]:
         """Kinds in the order of their first message, and what they carry."""
-        sent = {one.move for one in self.sent}
+        sent = {message.move for message in self.sent}
         return {kind.name: kind.about for move, kind in sorted(self.kinds.items()) if move in sent}
 
     def reveals(self) -> dict[str, str]:
         """For each kind that is sent, what a receiver can compute from it."""
-        sent = {one.move for one in self.sent}
+        sent = {message.move for message in self.sent}
         return {kind.name: kind.reveals for move, kind in self.kinds.items() if move in sent}
 
-    def steps(self) -> Iterator[list[Line] | Work]:
-        """Moves (all lines of one number) and local work, in order."""
-        moves: dict[int, list[Line]] = {}
-        for line in self.lines():
-            moves.setdefault(line.move, []).append(line)
+    def steps(self) -> Iterator[list[MessageGroup] | Work]:
+        """Moves (all groups of one number) and local work, in order."""
+        moves: dict[int, list[MessageGroup]] = {}
+        for group in self.groups():
+            moves.setdefault(group.move, []).append(group)
         for number in range(max([0, *self.kinds]) + 1):
             if number in moves:
                 yield moves[number]
@@ -209,7 +209,7 @@ class Explanation:
                     "bytes": line.bytes,
                     "protection": self.protection(line.kind),
                 }
-                for line in self.lines()
+                for line in self.groups()
             ],
             "computable": list(self.computable),
             "privacy": list(self.promise),
@@ -232,7 +232,7 @@ class Explanation:
         }
 
 
-def _message(message: Sent) -> dict[str, Any]:
+def _message(message: SentMessage) -> dict[str, Any]:
     return {
         "move": message.move,
         "kind": message.kind,

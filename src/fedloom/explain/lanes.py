@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from ..core.topology import SERVER, Client, Party
 from ..report.words import size
-from .explanation import Explanation, Line, Work
+from .explanation import Explanation, MessageGroup, Work
 
-Step = list[Line] | Work
+Step = list[MessageGroup] | Work
 
 NAME = 18  # characters of a lane's name
 
@@ -48,13 +48,13 @@ def lanes_of(explanation: Explanation, most: int) -> list[Lane]:
 def _chosen(explanation: Explanation, most: int) -> list[str]:
     silos = explanation.topology.silos
     special = set()
-    for line in explanation.lines():
-        if line.tier == "top" and line.direction != "across":
-            ends = ({m.to for m in line.sent}, {m.source for m in line.sent})
+    for group in explanation.groups():
+        if group.tier == "top" and group.direction != "across":
+            ends = ({m.to for m in group.sent}, {m.source for m in group.sent})
             special |= {hub for end in ends if len(end) == 1 for hub in end if hub in silos}
     first = [*(silo for silo in silos if silo in special), *silos]
-    kept = list(dict.fromkeys(first))[:most]
-    return [silo for silo in silos if silo in kept]
+    shown = list(dict.fromkeys(first))[:most]
+    return [silo for silo in silos if silo in shown]
 
 
 def place_of(lanes: Sequence[Lane], party: Party) -> int | None:
@@ -64,14 +64,14 @@ def place_of(lanes: Sequence[Lane], party: Party) -> int | None:
     return places.get((silo, clients), None if clients else places.get(("", False)))
 
 
-def arrows(lanes: Sequence[Lane], line: Line) -> list[tuple[int, int]]:
+def arrows(lanes: Sequence[Lane], group: MessageGroup) -> list[tuple[int, int]]:
     """From which lane to which a line's messages go; none inside a silo that is not shown."""
-    found = []
-    for message in line.sent:
+    ends = []
+    for message in group.sent:
         source, to = place_of(lanes, message.source), place_of(lanes, message.to)
         if source is not None and to is not None and source != to:
-            found.append((source, to))
-    return list(dict.fromkeys(found))
+            ends.append((source, to))
+    return list(dict.fromkeys(ends))
 
 
 def shortened(name: str, most: int) -> str:
@@ -95,14 +95,14 @@ class Repeat(NamedTuple):
 def repeats(steps: Sequence[Step]) -> list[Repeat]:
     """The steps of a round, with those that come again and again folded."""
     marks = [_mark(step) for step in steps]
-    found: list[Repeat] = []
+    parts: list[Repeat] = []
     at = 0
     while at < len(steps):
         period, times = _longest(marks[at:])
         ends = range(at, at + times * period, period)
-        found.append(Repeat([list(steps[end : end + period]) for end in ends]))
+        parts.append(Repeat([list(steps[end : end + period]) for end in ends]))
         at += period * times
-    return _joined(found)
+    return _joined(parts)
 
 
 def _longest(marks: Sequence[Any]) -> tuple[int, int]:
@@ -133,6 +133,6 @@ def _mark(step: Step) -> Any:
     if isinstance(step, Work):
         return step._replace(after=0)
     return [
-        (line.kind, line.direction, line.bytes, [(m.source, m.to) for m in line.sent])
-        for line in step
+        (group.kind, group.direction, group.bytes, [(m.source, m.to) for m in group.sent])
+        for group in step
     ]

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from ..core.topology import Client
-from .explanation import Explanation, Line, Work
+from .explanation import Explanation, MessageGroup, Work
 from .lanes import Lane, Repeat, arrows, counted, lanes_of, place_of, repeats
 
 SILOS = 2  # that have lanes of their own
@@ -64,14 +64,14 @@ def _table(explanation: Explanation, parts: Sequence[Repeat]) -> list[str]:
     return [lines[0], "  ".join("-" * width for width in wide), *lines[1:]]
 
 
-def _row(line: Line, again: Sequence[Line]) -> tuple[str, ...]:
-    whole = line._replace(sent=tuple(message for each in again for message in each.sent))
+def _row(line: MessageGroup, again: Sequence[MessageGroup]) -> tuple[str, ...]:
+    together = line._replace(sent=tuple(message for group in again for message in group.sent))
     return (
         str(line.move),
         line.kind,
         line.source,
         line.to,
-        whole.shape,
+        together.shape,
         f"{line.messages:,}",
         f"{line.bytes:,}",
         str(len(again)),
@@ -80,19 +80,19 @@ def _row(line: Line, again: Sequence[Line]) -> tuple[str, ...]:
 
 def _totals(explanation: Explanation) -> Iterator[str]:
     for tier, where in (("bottom", "inside silos"), ("top", "between hubs")):
-        found = [message.bytes for message in explanation.sent if message.tier == tier]
-        messages = "1 message" if len(found) == 1 else f"{len(found):,} messages"
-        yield f"In all {where}: {messages}, {sum(found):,} bytes"
+        sizes = [message.bytes for message in explanation.sent if message.tier == tier]
+        messages = "1 message" if len(sizes) == 1 else f"{len(sizes):,} messages"
+        yield f"In all {where}: {messages}, {sum(sizes):,} bytes"
 
 
 def _learns(explanation: Explanation) -> list[str]:
     """By receiver, in words."""
     about, reveals = explanation.about(), explanation.reveals()
-    found = dict[str, dict[str, str]]()
+    by_receiver = dict[str, dict[str, str]]()
     silos: dict[str, set[str]] = {}
-    for line in explanation.lines():
+    for line in explanation.groups():
         silos.setdefault(line.kind, set()).update(_silos(line))
-    for line in explanation.lines():
+    for line in explanation.groups():
         everywhere = silos[line.kind] == set(explanation.topology.silos)
         some = ", ".join(sorted(silos[line.kind]))
         if line.tier == "top":
@@ -102,10 +102,10 @@ def _learns(explanation: Explanation) -> list[str]:
             who = f"a client{'' if everywhere else f' of {some}'}, from its hub"
         else:
             who = f"{'a hub' if everywhere else f'hub {some}'}, from its clients"
-        found.setdefault(who[0].upper() + who[1:], {})[line.kind] = about[line.kind]
+        by_receiver.setdefault(who[0].upper() + who[1:], {})[line.kind] = about[line.kind]
     wide = max((len(kind) for kind in about), default=0)
     lines = []
-    for who, kinds in found.items():
+    for who, kinds in by_receiver.items():
         lines.append(f"  {who}:")
         for kind, words in kinds.items():
             lines.append(f"    {kind.ljust(wide)}  {words}")
@@ -120,7 +120,7 @@ def _wrapped(lines: Iterable[str], by: str = "  ") -> Iterator[str]:
         yield from textwrap.wrap(line, WIDE, initial_indent=by, subsequent_indent=f"{by}  ")
 
 
-def _silos(line: Line) -> set[str]:
+def _silos(line: MessageGroup) -> set[str]:
     ends = (party for message in line.sent for party in (message.source, message.to))
     return {party.silo for party in ends if isinstance(party, Client)}
 
@@ -165,7 +165,7 @@ def _write(row: list[str], middle: int, words: str) -> None:
 
 def _diagram(explanation: Explanation, parts: Sequence[Repeat]) -> list[str]:
     lanes = lanes_of(explanation, SILOS)
-    longest = max((len(line.kind) for line in explanation.lines()), default=0)
+    longest = max((len(line.kind) for line in explanation.groups()), default=0)
     canvas = _Canvas(lanes, max(20, longest + 7))
     lines = [canvas.head(0), canvas.head(1), "".join(canvas.row())]
     for part in parts:
@@ -187,7 +187,7 @@ def _diagram(explanation: Explanation, parts: Sequence[Repeat]) -> list[str]:
     return [*lines, "".join(canvas.row())]
 
 
-def _move(canvas: _Canvas, row: list[str], step: Sequence[Line]) -> str:
+def _move(canvas: _Canvas, row: list[str], step: Sequence[MessageGroup]) -> str:
     for line in step:
         ends = arrows(canvas.lanes, line)
         if ends:

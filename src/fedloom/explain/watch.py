@@ -1,5 +1,5 @@
-"""A dry round, watched: one round of an algorithm on a reference engine of its own, of which every
-message and every declared local step is written down. The run it is made from is left alone."""
+"""A dry run: one round of an algorithm on a reference engine of its own, with a note of every
+message and every declared local step. The run that it explains is not changed."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from ..runs.loop import play
 from ..runs.run import Run
 from ..transports.memory import MemoryTransport
 from .computable import computable
-from .explanation import Explanation, Sent, Shape, Work
+from .explanation import Explanation, SentMessage, Shape, Work
 
 
 def explain(run: Run, schedule: Schedule | None = None) -> Explanation:
-    """Every message of a round of this run, if everyone is there; or as a schedule has it."""
+    """Every message of a round of this run, with everyone there or by a schedule."""
     placement, fed = run.placement, run.fed
     parties, notes = placement.topology.parties, _Notes()
     watched = _Watched(
@@ -84,12 +84,12 @@ def _name(algorithm: Algorithm) -> str:
 
 
 class _Notes:
-    """What was seen so far; `kinds` and `directions` by number of the move."""
+    """The messages and local work so far; `kinds` and `directions` by number of the move."""
 
     def __init__(self) -> None:
         self.kinds: dict[int, Kind] = {}
         self.directions: dict[int, Direction] = {}
-        self.sent: list[Sent] = []
+        self.sent: list[SentMessage] = []
         self.work: list[Work] = []
 
     def message(self, message: Message) -> None:
@@ -106,12 +106,14 @@ class _Notes:
         size = tree.nbytes(message.payload)
         move = message.key.move
         self.sent.append(
-            Sent(move, message.kind, tier, direction, message.source, message.to, shapes, size)
+            SentMessage(
+                move, message.kind, tier, direction, message.source, message.to, shapes, size
+            )
         )
 
 
 class _Listening(MemoryTransport):
-    """Writes down what it delivers in a round."""
+    """Notes what it delivers in a round."""
 
     def __init__(self, parties: Any, notes: _Notes):
         super().__init__(parties)
@@ -124,7 +126,7 @@ class _Listening(MemoryTransport):
 
 
 class _Watched(PartyEngine):
-    """The reference engine; what messages do not tell is noted here."""
+    """The reference engine; it notes what messages do not say."""
 
     notes: _Notes
 

@@ -1,6 +1,6 @@
 """`python -m fedloom.reproduce.book`: the book of results, made from the stored ones.
 
-python -m fedloom.reproduce.book --take runs/reproduce   store what was run there, in the checkout
+python -m fedloom.reproduce.book --take runs/reproduce   store the results of that folder
 python -m fedloom.reproduce.book                         write docs/results.md anew
 """
 
@@ -19,7 +19,7 @@ from ..core.files import SHARED, write_json
 from .conduct import Conduct, check
 from .experiment import Experiment, names
 from .figure import figure
-from .results import Result, how, in_short, judged, told_time
+from .results import Result, duration, how, in_short, judged
 
 STORED = Path(__file__).parent / "stored"
 DOCS = Path(__file__).parents[3] / "docs"
@@ -64,7 +64,7 @@ def _stored() -> Iterator[Result]:
 
 
 def _chapter(name: str, results: list[Result]) -> Iterator[str]:
-    description = Experiment.read(name).told
+    description = Experiment.read(name).description
     yield f"**{Experiment.read(name).title}.** The paper: {description['claim']}"
     if "stand_in" in description:
         yield f"\nData: {description['stand_in']}"
@@ -79,7 +79,7 @@ def _result(experiment: Experiment, result: Result) -> Iterator[str]:
         text += f"; {result['iterations']:,} iterations"
     for axis, place in result["only"].items():
         text += f"; only {axis} = {place}"
-    yield f"\n{text}. Seeds: {result['seeds']}. {result['device']}, {told_time(result['seconds'])}."
+    yield f"\n{text}. Seeds: {result['seeds']}. {result['device']}, {duration(result['seconds'])}."
     if not result["finished"]:
         yield "**Not finished**: what follows is how far the runs were."
     if result["full"] and result["rows_per_second"]:
@@ -102,10 +102,10 @@ def _result(experiment: Experiment, result: Result) -> Iterator[str]:
 
 
 def _search(experiment: Experiment, result: Result) -> Iterator[str]:
-    """What the search for a step size saw, beside what the paper's found."""
+    """The training losses in the search for a step size, beside the paper's choice."""
     if not result["search"]:
         return
-    paper = experiment.told["search"].get("paper", "not said")
+    paper = experiment.description["search"].get("paper", "not said")
     yield f"\nTraining loss in the search for a step size (the paper's: {paper}); picked in bold:\n"
     values = list(dict.fromkeys(trial["value"] for trial in result["search"]))
     yield f"| | {' | '.join(f'{value:g}' for value in values)} |"
@@ -128,8 +128,8 @@ def _number(value: float | None) -> str:
 
 
 def take(root: Path) -> dict[str, str]:
-    """Store the results of a folder: JSON in the package, figures in the docs. Says of each whether
-    it was stored, or why not."""
+    """Store the results of a folder: JSON in the package, figures in the docs. Returns for each
+    whether it was stored, or why not."""
     STORED.mkdir(exist_ok=True)
     (DOCS / "results").mkdir(exist_ok=True)
     taken = {}
@@ -164,17 +164,17 @@ def _take(result: Result, path: Path) -> str:
     called, folder = _called(result), path.parent
     experiment = Experiment.read(result["name"], result["full"], result["only"])
     conduct = Conduct(experiment, folder.parent, result["seeds"], None, result["iterations"])
-    check([*conduct.searched, *conduct.ones])
-    lines, drawn = conduct.lines(), DOCS / "results" / f"{called}.png"
+    check([*conduct.trials, *conduct.runs])
+    lines, figure_path = conduct.lines(), DOCS / "results" / f"{called}.png"
     if len(lines) == len(experiment.settings):
         facts = {key: result[key] for key in ("device", "created", "commit")}
         write_json(
             STORED / f"{called}.json", judged(conduct, lines, result["finished"]) | facts, SHARED
         )
-        figure(experiment, lines, drawn)
+        figure(experiment, lines, figure_path)
     else:
         shutil.copy(path, STORED / f"{called}.json")
-        shutil.copy(folder / "figure.png", drawn)
+        shutil.copy(folder / "figure.png", figure_path)
     return "stored"
 
 
@@ -187,8 +187,8 @@ def main() -> None:
     parser.add_argument("--take", type=Path, metavar="DIR", help="store the results of a folder")
     given = parser.parse_args()
     if given.take is not None:
-        for name, said in take(given.take).items():
-            print(f"{name}: {said}")
+        for name, outcome in take(given.take).items():
+            print(f"{name}: {outcome}")
     (DOCS / "results.md").write_text(page(), encoding="utf-8")
     print(DOCS / "results.md")
 

@@ -1,11 +1,11 @@
-"""Running what a description asks for: the search for step sizes, then every setting and seed.
+"""Runs what a description asks for: the search for step sizes, then every setting and seed.
 
     DIR/NAME/search/CURVE,KEY=VALUE/    a run's folder, without checkpoint and model once finished
     DIR/NAME/runs/CURVE,seed=S/         the same
     DIR/NAME/curves.csv  figure.png  result.json
 
-What is finished is not run again, the rest goes on from its checkpoint. With a time limit,
-unfinished runs take turns, so that all curves go about as far.
+Finished runs are not run again, the others go on from their checkpoints. With a time limit,
+unfinished runs take turns, so that all curves get about as far.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +29,15 @@ from ..runs.job import Job, Watcher
 from ..runs.sweep import by_point, is_finished
 from . import theory
 from .experiment import Experiment, Setting, merged
-from .lines import Line
+from .lines import FigureLine
 
 DIVERGED = "diverged.txt"
 TURN = 60.0  # seconds, at least, of a run's turn under a time limit
 
 
 @dataclass(frozen=True)
-class One:
-    """A run to be done: which, its run file and its folder."""
+class PlannedRun:
+    """A run of the experiment: its setting and seed, its run file and its folder."""
 
     setting: Setting
     seed: int
@@ -53,7 +53,7 @@ class One:
         return self.diverged or is_finished(self.folder)
 
     def check(self) -> None:
-        """The folder must hold this very run, perhaps on another device."""
+        """Refuse a folder of another run; another device is allowed."""
         wanted = self.file.to_dict()
         begun = RunFile.read(self.folder / "run.toml").to_dict()
         wanted["engine"]["device"] = begun["engine"]["device"]
@@ -67,7 +67,7 @@ class One:
 
 
 class Turn(Watcher):
-    """Ends a job when its turn is over, and tells whoever watches how it goes on."""
+    """Ends a job when its turn is over, and reports its progress."""
 
     def __init__(self, until: float, tell: Callable[[int, int], None]):
         self.job: Job | None = None
@@ -86,8 +86,8 @@ class Turn(Watcher):
 
 @dataclass
 class Conduct:
-    """An experiment in a folder. `tell` hears about every run: how many are done, of how many,
-    which, and how far it is."""
+    """An experiment in a folder. `tell` is called with every run's progress: how many are done, of
+    how many, which run, and how far it is."""
 
     experiment: Experiment
     root: Path
@@ -95,7 +95,7 @@ class Conduct:
     device: str | None = None
     iterations: int | None = None
     limit: float | None = None
-    tell: Callable[[int, int, One, str], None] = field(default=lambda *_: None)
+    tell: Callable[[int, int, PlannedRun, str], None] = field(default=lambda *_: None)
     _begun: float = field(default_factory=time.monotonic)
     _moved: bool = False  # a limit is never too short for one round
 
@@ -108,87 +108,86 @@ class Conduct:
         return self.folder_of(self.experiment.name)
 
     def go(self) -> bool:
-        """Run what is left; False where the time was too short. A limit of 0 only asks."""
+        """Run what is not done; False where the time was too short. A limit of 0 runs nothing."""
         if self.limit == 0:
-            return all(one.done for one in [*self.searched, *self.ones])
-        return self._all(self.searched) and self._all(self.ones)
+            return all(run.done for run in [*self.trials, *self.runs])
+        return self._run_all(self.trials) and self._run_all(self.runs)
 
     @cached_property
-    def searched(self) -> list[One]:
+    def trials(self) -> list[PlannedRun]:
         """The runs of the grid search: one seed, every value, for every place on the axes `by`."""
-        search = self.experiment.told.get("search", {})
+        search = self.experiment.description.get("search", {})
         if len(search.get("values", ())) < 2:
             return []
-        trials: dict[str, One] = {}
+        by_place: dict[str, PlannedRun] = {}
         for setting in self.experiment.settings:
             for value in search["values"]:
-                one = self._one(setting, 0, "search", search["iterations"], value)
-                trials.setdefault(self._like(setting, value), one)
-        return list(trials.values())
+                run = self._planned(setting, 0, "search", search["iterations"], value)
+                by_place.setdefault(self._like(setting, value), run)
+        return list(by_place.values())
 
     @property
-    def ones(self) -> list[One]:
-        """The runs of the figure; their step sizes are those that the search found."""
+    def runs(self) -> list[PlannedRun]:
+        """The runs of the figure, with the step sizes that the search found."""
         return [
-            self._one(setting, seed, "runs", self.iterations, self._best(setting))
+            self._planned(setting, seed, "runs", self.iterations, self._best(setting))
             for setting in self.experiment.settings
             for seed in range(self.seeds)
         ]
 
-    def lines(self) -> list[Line]:
-        """What was recorded so far, of settings that have all their seeds."""
-        ones = self.ones
-        lines = []
+    def lines(self) -> list[FigureLine]:
+        """The records so far, of settings that have all their seeds."""
+        runs, lines = self.runs, []
         for setting in self.experiment.settings:
-            own = [one for one in ones if one.setting.place == setting.place]
-            runs = {one.seed: one.records for one in own}
-            if all(len(run) > 1 for run in runs.values()):
-                lost = frozenset(one.seed for one in own if one.diverged)
-                lines.append(Line(setting, runs, lost))
+            seeds = [run for run in runs if run.setting.place == setting.place]
+            records = {run.seed: run.records for run in seeds}
+            if all(len(of_seed) > 1 for of_seed in records.values()):
+                diverged = frozenset(run.seed for run in seeds if run.diverged)
+                lines.append(FigureLine(setting, records, diverged))
         return lines
 
     def search_table(self) -> list[dict[str, Any]]:
         """Every run of the search: its value and training loss (None: diverged), and whether that
         value was picked."""
-        key = self.experiment.told.get("search", {}).get("key", "")
+        key = self.experiment.description.get("search", {}).get("key", "")
         rows = []
-        for one in self.searched:
-            value, last = _value(one, key), one.records[-1] if one.records else None
-            loss = None if last is None or one.diverged else last["train_loss"]
-            picked = value == self._best(one.setting)
-            search = self.experiment.told["search"]
-            name = ", ".join(one.setting.words[a] for a in search.get("by", one.setting.place))
+        for run in self.trials:
+            value, last = _value(run, key), run.records[-1] if run.records else None
+            loss = None if last is None or run.diverged else last["train_loss"]
+            picked = value == self._best(run.setting)
+            search = self.experiment.description["search"]
+            name = ", ".join(run.setting.words[a] for a in search.get("by", run.setting.place))
             rows.append({"setting": name, "value": value, "train_loss": loss, "picked": picked})
         return rows
 
     def _like(self, setting: Setting, value: Any) -> str:
-        search = self.experiment.told["search"]
+        search = self.experiment.description["search"]
         by = search.get("by", list(setting.place))
         return json.dumps([setting.place[axis] for axis in by] + [value])
 
     def _best(self, setting: Setting) -> Any:
         """The value with the lowest training loss; runs that diverged do not count."""
-        search = self.experiment.told.get("search")
+        search = self.experiment.description.get("search")
         if not search:
             return None
-        if not self.searched:
+        if not self.trials:
             return search["values"][0]
         values = {self._like(setting, value): value for value in search["values"]}
         results = []
-        for one in self.searched:
-            key = self._like(one.setting, _value(one, search["key"]))
-            if key in values and not one.diverged and one.records:
-                point = {"settings": {search["key"]: values[key]}, "last": one.records[-1]}
-                results.append({**point, "finished": one.done})
+        for run in self.trials:
+            key = self._like(run.setting, _value(run, search["key"]))
+            if key in values and not run.diverged and run.records:
+                point = {"settings": {search["key"]: values[key]}, "last": run.records[-1]}
+                results.append({**point, "finished": run.done})
         best = by_point(results, "train_loss")
         return best[0]["settings"][search["key"]] if best else search["values"][0]
 
-    def _one(
+    def _planned(
         self, setting: Setting, seed: int, where: str, iterations: int | None, value: Any
-    ) -> One:
+    ) -> PlannedRun:
         name = f"seed={seed}"
         if value is not None:
-            key = self.experiment.told["search"]["key"]
+            key = self.experiment.description["search"]["key"]
             over: Any = value
             for part in reversed(key.split(".")):
                 over = {part: over}
@@ -197,81 +196,81 @@ class Conduct:
                 name = f"{key.rpartition('.')[2]}={value}"
         file = self.experiment.file(setting, seed, self.device, iterations)
         folder = self.folder_of(self.experiment.runs_name) / where
-        return One(setting, seed, file, folder / f"{_plain(setting.name)},{name}")
+        return PlannedRun(setting, seed, file, folder / f"{_plain(setting.name)},{name}")
 
-    def _all(self, ones: list[One]) -> bool:
+    def _run_all(self, runs: list[PlannedRun]) -> bool:
         """Run all of these, in turns where there is a limit."""
-        check(ones)
-        while left := [one for one in ones if not one.done]:
-            for one in left:
+        check(runs)
+        while left := [run for run in runs if not run.done]:
+            for run in left:
                 rest = self._rest()
                 if rest <= 0 and self._moved:
                     return False
                 self._moved = True
                 waiting = sum(not other.done for other in left)
                 turn = rest if self.limit is None else max(TURN, rest / waiting)
-                done = sum(other.done for other in ones)
-                self._run(one, min(turn, rest), lambda said: self.tell(done, len(ones), one, said))  # noqa: B023
+                done = sum(other.done for other in runs)
+                self._run(run, min(turn, rest), partial(self.tell, done, len(runs), run))
         return True
 
     def _rest(self) -> float:
         passed = time.monotonic() - self._begun
         return float("inf") if self.limit is None else self.limit - passed
 
-    def _run(self, one: One, turn: float, tell: Callable[[str], None]) -> None:
+    def _run(self, run: PlannedRun, turn: float, tell: Callable[[str], None]) -> None:
         def progress(done: int, rounds: int) -> None:
             tell(f"round {done} of {rounds}")
 
-        if self.experiment.told.get("measure") == "theory":
-            theory.measure(one.file, one.folder, progress)
+        if self.experiment.description.get("measure") == "theory":
+            theory.measure(run.file, run.folder, progress)
             tell("done")
             return
         watch = Turn(time.monotonic() + turn, progress)
-        if (one.folder / "run.toml").is_file():
-            watch.job = Job.resume(one.folder, watch)
+        if (run.folder / "run.toml").is_file():
+            watch.job = Job.resume(run.folder, watch)
         else:
-            shutil.rmtree(one.folder, ignore_errors=True)  # killed before it had begun
-            watch.job = Job.new(one.file, one.folder, watch)
+            shutil.rmtree(run.folder, ignore_errors=True)  # killed before it had begun
+            watch.job = Job.new(run.file, run.folder, watch)
         try:
             watch.job.go()
         except NotFiniteError as problem:
-            write_text(one.folder / DIVERGED, f"{problem}\n", SHARED)
+            write_text(run.folder / DIVERGED, f"{problem}\n", SHARED)
         except InterruptedRun:
             if not watch.over:
                 raise InterruptedRun("stopped; the same command goes on from here") from None
             return
-        tell("diverged" if one.diverged else "done")
-        shutil.rmtree(one.folder / "model", ignore_errors=True)
-        Checkpoints(one.folder).clear()
+        tell("diverged" if run.diverged else "done")
+        shutil.rmtree(run.folder / "model", ignore_errors=True)
+        Checkpoints(run.folder).clear()
 
 
-def check(ones: list[One]) -> None:
-    """What has begun must be what is described."""
-    for one in ones:
-        if (one.folder / "run.toml").is_file():
-            one.check()
+def check(runs: list[PlannedRun]) -> None:
+    """Refuse runs that have begun and are not as described."""
+    for run in runs:
+        if (run.folder / "run.toml").is_file():
+            run.check()
 
 
-def seconds(ones: list[One]) -> float:
-    """Spent on the rounds of these runs."""
-    return sum(one.records[-1]["wall"] for one in ones if one.records)
+def seconds(runs: list[PlannedRun]) -> float:
+    """Time spent on the rounds of these runs."""
+    return sum(run.records[-1]["wall"] for run in runs if run.records)
 
 
-def rows_per_second(ones: list[One]) -> Iterator[tuple[str, float]]:
+def rows_per_second(runs: list[PlannedRun]) -> Iterator[tuple[str, float]]:
     """Rows through a silo's model and back, a second, by setting."""
-    for one in ones:
-        settings, records = one.file.values["algorithm"], one.records
-        if one.seed == 0 and settings.get("batch") and records and records[-1]["wall"]:
-            rows = records[-1]["iteration"] * settings["batch"] * len(_silos(one.folder))
-            yield one.setting.name, rows / records[-1]["wall"]
+    for run in runs:
+        settings, records = run.file.values["algorithm"], run.records
+        if run.seed == 0 and settings.get("batch") and records and records[-1]["wall"]:
+            rows = records[-1]["iteration"] * settings["batch"] * len(_silos(run.folder))
+            yield run.setting.name, rows / records[-1]["wall"]
 
 
 def _silos(folder: Path) -> Mapping[str, Any]:
     return json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["data"]["silos"]
 
 
-def _value(one: One, key: str) -> Any:
-    value: Any = one.setting.tables
+def _value(run: PlannedRun, key: str) -> Any:
+    value: Any = run.setting.tables
     for part in key.split("."):
         value = value[part]
     return value

@@ -38,7 +38,7 @@ SHARED = ("run", "vary", "search", "seeds", "iterations", "every", "metric", "sm
 
 @dataclass(frozen=True)
 class Setting:
-    """One curve: where it stands on the axes that are varied, and its run file's tables."""
+    """One curve: its place on the axes that are varied, and its run file's tables."""
 
     place: Mapping[str, Any]
     words: Mapping[str, str]
@@ -49,7 +49,7 @@ class Setting:
         return self.called(())
 
     def called(self, known: Mapping[str, Any] | tuple[str, ...]) -> str:
-        """Its name where some axes are said elsewhere."""
+        """Its name where some axes are named elsewhere."""
         words = [word for axis, word in self.words.items() if axis not in known]
         return ", ".join(words) or ", ".join(self.words.values()) or "run"
 
@@ -59,11 +59,11 @@ class Setting:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A description as it was read, in one of its two sizes."""
+    """A description, in one of its two sizes."""
 
     name: str
     full: bool
-    told: Tables
+    description: Tables
     only: Mapping[str, str] = field(default_factory=dict)
 
     @staticmethod
@@ -94,26 +94,28 @@ class Experiment:
     @property
     def runs_name(self) -> str:
         """The description whose runs these are, and the name of their folder."""
-        return str(self.told.get("runs_of", self.name))
+        return str(self.description.get("runs_of", self.name))
 
     @property
     def seeds(self) -> int:
-        return int(self.told["seeds"])
+        return int(self.description["seeds"])
 
     @property
     def title(self) -> str:
-        return f"{self.told['paper']} {self.told['item']}: {self.told['title']}"
+        return (
+            f"{self.description['paper']} {self.description['item']}: {self.description['title']}"
+        )
 
     @property
     def settings(self) -> list[Setting]:
         """All curves, in the order of the axes."""
         axes = {
             axis: _options(axis, axis_table)
-            for axis, axis_table in self.told.get("vary", {}).items()
+            for axis, axis_table in self.description.get("vary", {}).items()
         }
         settings = []
         for chosen in itertools.product(*axes.values()):
-            tables: Tables = self.told["run"]
+            tables: Tables = self.description["run"]
             for _, _, over in chosen:
                 tables = changed(tables, over)
             place = {axis: value for axis, (value, _, _) in zip(axes, chosen, strict=True)}
@@ -132,12 +134,12 @@ class Experiment:
             over["engine"]["device"] = device
         tables = merged(setting.tables, over)
         steps = local_steps(tables)
-        wanted = iterations or self.told.get("iterations")
+        wanted = iterations or self.description.get("iterations")
         if wanted:
             rounds = math.ceil(wanted / steps)
             tables = merged(tables, {"algorithm": {"rounds": rounds}})
-        if "every" in self.told:
-            every = max(1, self.told["every"] // steps)
+        if "every" in self.description:
+            every = max(1, self.description["every"] // steps)
             tables = merged(tables, {"evaluation": {"every": every}})
         return RunFile.parse(dumps({name: tables[name] for name in SECTIONS if name in tables}))
 

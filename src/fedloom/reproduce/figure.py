@@ -10,15 +10,15 @@ from typing import Any
 from ..report import style
 from ..report.curves import Curve, draw, legend
 from .experiment import Experiment
-from .lines import Line, Measure
+from .lines import FigureLine, Measure
 
 DOTS = 90  # to the inch: a book holds many figures
 COLUMNS = 2
 
 
-def figure(experiment: Experiment, lines: Sequence[Line], path: Path) -> None:
+def figure(experiment: Experiment, lines: Sequence[FigureLine], path: Path) -> None:
     """Draw what was recorded into a PNG."""
-    panels = [p for p in experiment.told["panel"] if _at(lines, p)]
+    panels = [p for p in experiment.description["panel"] if _at(lines, p)]
     columns = min(COLUMNS, len(panels))
     rows = -(-len(panels) // columns)
     page = style.figure(9.5 if columns > 1 else 6.5, 0.8 + 3.1 * rows)
@@ -34,12 +34,12 @@ def figure(experiment: Experiment, lines: Sequence[Line], path: Path) -> None:
     _smaller(path)
 
 
-def _at(lines: Sequence[Line], panel: Mapping[str, Any]) -> list[Line]:
+def _at(lines: Sequence[FigureLine], panel: Mapping[str, Any]) -> list[FigureLine]:
     """The lines that belong to a panel: none where its curves were left out on purpose."""
     return [line for line in lines if line.setting.is_at(panel.get("where", {}))]
 
 
-def _panel(axes: Any, panel: Mapping[str, Any], lines: Sequence[Line]) -> dict[str, Curve]:
+def _panel(axes: Any, panel: Mapping[str, Any], lines: Sequence[FigureLine]) -> dict[str, Curve]:
     """One panel; its curves by the names they have in the legend."""
     measure, where = Measure.of(panel), panel.get("where", {})
     curves = {line.setting.called(where): curve(line, measure) for line in _at(lines, panel)}
@@ -65,7 +65,7 @@ def _until(c: Curve, end: float) -> Curve:
     return Curve(c.x[:count], c.y[:count], c.low[:count], c.high[:count], c.note)
 
 
-def curve(line: Line, measure: Measure) -> Curve:
+def curve(line: FigureLine, measure: Measure) -> Curve:
     """The mean over seeds, where all have recorded, between the lowest and the highest."""
     xs, means, low, high = [], [], [], []
     for records in zip(*line.common(), strict=True):

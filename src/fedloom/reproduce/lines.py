@@ -1,4 +1,4 @@
-"""What was recorded, as lines: one for each setting, with a run for each seed."""
+"""The lines of a figure: one for each setting, with the records of a run for each seed."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ class Measure:
 
 
 @dataclass(frozen=True)
-class Line:
-    """A setting and the records of its runs, by seed. `diverged` are the seeds whose training did;
-    what they recorded before that stays."""
+class FigureLine:
+    """A setting and the records of its runs, by seed. `diverged`: the seeds whose training
+    diverged; their records before that stay."""
 
     setting: Setting
     runs: Mapping[int, Sequence[Mapping[str, Any]]]
@@ -107,7 +107,7 @@ def _height(xs: Floats, ys: Floats, begin: float) -> float:
     return float(((y[1:] + y[:-1]) / 2 * np.diff(x)).sum() / (x[-1] - x[0]))
 
 
-def as_csv(lines: Sequence[Line]) -> str:
+def as_csv(lines: Sequence[FigureLine]) -> str:
     """All that was recorded: a row for every evaluation."""
     metrics = list(
         dict.fromkeys(

@@ -1,7 +1,7 @@
-"""What came of an experiment: written beside its curves, and stored with the package.
+"""The results of an experiment: written beside its curves, and stored with the package.
 
-A result is the verdicts, the numbers behind them, and how they were come by. `stored/NAME.json` are
-those of the book (docs/results.md); what a user has run in a folder stands before them.
+A result has the verdicts, the numbers behind them, and how they were obtained. `stored/NAME.json`
+are those of the book (docs/results.md); a user's own results in a folder take precedence.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import Any
 
 from ..core.files import SHARED, write_json, write_text
 from ..records.manifest import Manifest, commit
-from .conduct import Conduct, One, rows_per_second, seconds
+from .conduct import Conduct, PlannedRun, rows_per_second, seconds
 from .experiment import Experiment
 from .figure import figure
-from .lines import Line, Measure, as_csv
+from .lines import FigureLine, Measure, as_csv
 from .verdicts import judge_all
 
 Result = dict[str, Any]
 
 
 def conclude(conduct: Conduct, finished: bool) -> Result | None:
-    """Judge what was recorded so far, and write it: None before every setting has begun."""
+    """Judge the records so far, and write the result; None before every setting has begun."""
     experiment, lines = conduct.experiment, conduct.lines()
     if len(lines) < len(experiment.settings):
         return None
@@ -38,9 +38,9 @@ def conclude(conduct: Conduct, finished: bool) -> Result | None:
     return result
 
 
-def judged(conduct: Conduct, lines: Sequence[Line], finished: bool) -> Result:
-    """The verdicts on these lines, and how they were come by."""
-    experiment, ones = conduct.experiment, conduct.ones
+def judged(conduct: Conduct, lines: Sequence[FigureLine], finished: bool) -> Result:
+    """The verdicts on these lines, and how they were obtained."""
+    experiment, runs = conduct.experiment, conduct.runs
     return {
         "name": experiment.name,
         "full": experiment.full,
@@ -48,22 +48,22 @@ def judged(conduct: Conduct, lines: Sequence[Line], finished: bool) -> Result:
         "seeds": conduct.seeds,
         "iterations": conduct.iterations,
         "only": dict(experiment.only),
-        "verdicts": [v.to_json() for v in judge_all(experiment.told["expect"], lines)],
+        "verdicts": [v.to_json() for v in judge_all(experiment.description["expect"], lines)],
         "numbers": numbers(experiment, lines),
         "search": conduct.search_table(),
-        "rows_per_second": {name: round(rate) for name, rate in rows_per_second(ones)},
-        "seconds": round(seconds([*conduct.searched, *ones]), 1),
-        "device": _devices(ones),
+        "rows_per_second": {name: round(rate) for name, rate in rows_per_second(runs)},
+        "seconds": round(seconds([*conduct.trials, *runs]), 1),
+        "device": _devices(runs),
         "created": datetime.now(UTC).date().isoformat(),
         "commit": commit(),
     }
 
 
-def numbers(experiment: Experiment, lines: Sequence[Line]) -> list[dict[str, Any]]:
-    """Mean and deviation over seeds, of what the description names (the paper's number beside it)
-    or of every line's end."""
-    first = experiment.told["panel"][0]
-    wanted = experiment.told.get("number") or [
+def numbers(experiment: Experiment, lines: Sequence[FigureLine]) -> list[dict[str, Any]]:
+    """Mean and deviation over seeds, of the numbers that the description names (the paper's beside
+    them), or of every line's end."""
+    first = experiment.description["panel"][0]
+    wanted = experiment.description.get("number") or [
         {"where": {**line.setting.place}, "y": first["y"], "x": first.get("x", "round")}
         for line in lines
     ]
@@ -88,9 +88,9 @@ def numbers(experiment: Experiment, lines: Sequence[Line]) -> list[dict[str, Any
     return numbers
 
 
-def _devices(ones: Sequence[One]) -> str:
-    """What these runs were done on, wherever they are judged."""
-    manifests = (Manifest.read(manifest.folder) for manifest in ones)
+def _devices(runs: Sequence[PlannedRun]) -> str:
+    """The machines of these runs, wherever they are judged."""
+    manifests = (Manifest.read(manifest.folder) for manifest in runs)
     machines = [manifest.values["machine"] for manifest in manifests if manifest is not None]
     names = [_device(machine) for machine in machines]
     return " and ".join(dict.fromkeys(names)) or _device({"device": "cpu", "cores": os.cpu_count()})
@@ -117,8 +117,8 @@ def latest(name: str, full: bool, root: Path) -> tuple[Result, str] | None:
 def how(experiment: Experiment) -> str:
     """How the setting differs from the paper's."""
     if not experiment.full:
-        return f"smaller than the paper: {experiment.told['smaller']}"
-    differs = experiment.told.get("differs")
+        return f"smaller than the paper: {experiment.description['smaller']}"
+    differs = experiment.description.get("differs")
     return f"the paper's setting{f', but: {differs}' if differs else ''}"
 
 
@@ -129,7 +129,7 @@ def in_short(result: Mapping[str, Any]) -> str:
     return text if result["finished"] else f"{text} (so far)"
 
 
-def told_time(seconds: float) -> str:
+def duration(seconds: float) -> str:
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -72,10 +72,10 @@ class Ridge:
         places = np.cumsum([0, *(part.shape[1] for part in self.parts.values())])
         owner = {j: self.run.placement.owner[j].numpy() for j in self.silos}
         for round in range(rounds):
-            for drawn in algorithm.ids(self.run.fed, round).numpy():
+            for ids in algorithm.ids(self.run.fed, round).numpy():
                 for j, begin, end in zip(self.silos, places, places[1:], strict=False):
                     for k in range(len(self.owned[j])):
-                        own = self.x[drawn[owner[j][drawn] == k]]
+                        own = self.x[ids[owner[j][ids] == k]]
                         if len(own):
                             a = own[:, begin:end].T @ own / len(own)
                             a[:, begin:end] += self.l2 * np.eye(end - begin)

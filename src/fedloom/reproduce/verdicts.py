@@ -15,7 +15,7 @@ place that all compared curves reach, or `until` a share of that. `kind` is one 
 
 A difference counts if its mean over seeds is at least `margin` and more than twice its standard
 error; a negative margin asks for no more than "not worse by more than that". Seeds are paired.
-What is said for an axis must hold at every place of the other axes, unless `where` names some.
+An expectation along an axis must hold at every place of the other axes, unless `where` names some.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import SettingError, nearest
-from .lines import Floats, Line, Measure
+from .lines import FigureLine, Floats, Measure
 
-Told = Mapping[str, Any]
+Expectation = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Verdict:
         return asdict(self)
 
 
-def judge_all(expects: Sequence[Told], lines: Sequence[Line]) -> list[Verdict]:
+def judge_all(expects: Sequence[Expectation], lines: Sequence[FigureLine]) -> list[Verdict]:
     """All that can be judged: where curves were left out on purpose, some cannot."""
     verdicts = []
     for expect in expects:
@@ -65,24 +65,24 @@ def judge_all(expects: Sequence[Told], lines: Sequence[Line]) -> list[Verdict]:
     return verdicts
 
 
-def judge(expect: Told, lines: Sequence[Line]) -> Verdict:
-    """One expectation against what was recorded."""
+def judge(expect: Expectation, lines: Sequence[FigureLine]) -> Verdict:
+    """One expectation against the records."""
     if expect["kind"] not in KINDS:
         raise SettingError(f"expect: kind {expect['kind']!r}{nearest(expect['kind'], KINDS)}")
     own = [line for line in lines if line.setting.is_at(expect.get("where", {}))]
     if not own:
         raise SettingError(f"expect: nothing is at {dict(expect.get('where', {}))}")
-    held, detail = KINDS[expect["kind"]](expect, own)
+    holds, detail = KINDS[expect["kind"]](expect, own)
     seeds = {len(line.runs) for line in own}
     many = f"{min(seeds)} seed{'s' if min(seeds) > 1 else ''}"
-    return Verdict(expect["claim"], held, f"{detail}; {many}", expect.get("reason", ""))
+    return Verdict(expect["claim"], holds, f"{detail}; {many}", expect.get("reason", ""))
 
 
-def _groups(expect: Told, lines: Sequence[Line]) -> dict[str, list[Line]]:
+def _groups(expect: Expectation, lines: Sequence[FigureLine]) -> dict[str, list[FigureLine]]:
     """Lines along the axis, by their place on the others; `values` picks and orders places."""
     axis = expect["along"]
     wanted = expect.get("values") or list(dict.fromkeys(x.setting.place[axis] for x in lines))
-    groups: dict[str, list[Line]] = {}
+    groups: dict[str, list[FigureLine]] = {}
     known = {axis: None, **expect.get("where", {})}
     for value in wanted:
         for line in (candidate for candidate in lines if candidate.setting.place[axis] == value):
@@ -92,7 +92,7 @@ def _groups(expect: Told, lines: Sequence[Line]) -> dict[str, list[Line]]:
     return groups
 
 
-def _numbers(expect: Told, group: Sequence[Line], measure: Measure) -> list[Floats]:
+def _numbers(expect: Expectation, group: Sequence[FigureLine], measure: Measure) -> list[Floats]:
     until = expect.get("until", 1.0) * min(line.end(measure) for line in group)
     return [line.values(measure, until, expect.get("stat", "last")) for line in group]
 
@@ -113,12 +113,12 @@ def _shown(value: float) -> str:
     return "diverged" if math.isnan(value) else f"{value:.4g}"
 
 
-def _listed(group: Sequence[Line], numbers: Sequence[Floats], axis: str | None) -> str:
+def _listed(group: Sequence[FigureLine], numbers: Sequence[Floats], axis: str | None) -> str:
     words = [line.setting.words[axis] if axis is not None else line.setting.name for line in group]
     return ", ".join(f"{w} {_shown(float(n.mean()))}" for w, n in zip(words, numbers, strict=True))
 
 
-def _order(expect: Told, lines: Sequence[Line]) -> tuple[bool, str]:
+def _order(expect: Expectation, lines: Sequence[FigureLine]) -> tuple[bool, str]:
     measure, margin = Measure.of(expect), expect.get("margin", 0.0)
     sign, holds, details = {"up": 1, "down": -1}[expect["trend"]], True, []
     for name, group in _groups(expect, lines).items():
@@ -138,7 +138,7 @@ def _order(expect: Told, lines: Sequence[Line]) -> tuple[bool, str]:
     return holds, f"{'; '.join(details)}; margin {margin:g}"
 
 
-def _alike(expect: Told, lines: Sequence[Line]) -> tuple[bool, str]:
+def _alike(expect: Expectation, lines: Sequence[FigureLine]) -> tuple[bool, str]:
     measure, holds, details = Measure.of(expect), True, []
     for name, group in _groups(expect, lines).items():
         numbers = _numbers(expect, group, measure)
@@ -153,7 +153,7 @@ def _alike(expect: Told, lines: Sequence[Line]) -> tuple[bool, str]:
     return holds, f"{'; '.join(details)}; margin {expect['margin']:g}{least}"
 
 
-def _bound(expect: Told, lines: Sequence[Line]) -> tuple[bool, str]:
+def _bound(expect: Expectation, lines: Sequence[FigureLine]) -> tuple[bool, str]:
     measure = Measure.of(expect)
     numbers = [_numbers(expect, [line], measure)[0] for line in lines]
     means = [float(n.mean()) for n in numbers]
@@ -162,7 +162,7 @@ def _bound(expect: Told, lines: Sequence[Line]) -> tuple[bool, str]:
     return holds, f"{_listed(lines, numbers, None)}; wanted {low:g} to {high:g}"
 
 
-def _wider(expect: Told, lines: Sequence[Line]) -> tuple[bool, str]:
+def _wider(expect: Expectation, lines: Sequence[FigureLine]) -> tuple[bool, str]:
     holds, details, margin = True, [], expect.get("margin", 0.0)
     first, last = expect["t_comms"][0], expect["t_comms"][-1]
     for name, group in _groups(expect, lines).items():
@@ -181,7 +181,7 @@ def _wider(expect: Told, lines: Sequence[Line]) -> tuple[bool, str]:
     return holds, f"{'; '.join(details)}; margin {margin:g}"
 
 
-def _slope(expect: Told, lines: Sequence[Line]) -> tuple[bool, str]:
+def _slope(expect: Expectation, lines: Sequence[FigureLine]) -> tuple[bool, str]:
     measure, holds, details = Measure.of(expect), True, []
     low, high = expect.get("at_least", -math.inf), expect.get("at_most", math.inf)
     for name, group in _groups(expect, lines).items():
@@ -195,7 +195,7 @@ def _slope(expect: Told, lines: Sequence[Line]) -> tuple[bool, str]:
     return holds, f"{'; '.join(details)}; wanted {low:g} to {high:g}"
 
 
-def _below(expect: Told, lines: Sequence[Line]) -> tuple[bool, str]:
+def _below(expect: Expectation, lines: Sequence[FigureLine]) -> tuple[bool, str]:
     worst, where = 0.0, ""
     for line in lines:
         both = [
@@ -208,7 +208,7 @@ def _below(expect: Told, lines: Sequence[Line]) -> tuple[bool, str]:
     return worst <= 1, f"at most {worst:.3g} of it (at {where})"
 
 
-def _diverges(expect: Told, lines: Sequence[Line]) -> tuple[bool, str]:
+def _diverges(expect: Expectation, lines: Sequence[FigureLine]) -> tuple[bool, str]:
     holds, details = True, []
     for line in lines:
         grown = [
@@ -221,7 +221,7 @@ def _diverges(expect: Told, lines: Sequence[Line]) -> tuple[bool, str]:
     return holds, "; ".join(details)
 
 
-KINDS: dict[str, Callable[[Told, Sequence[Line]], tuple[bool, str]]] = {
+KINDS: dict[str, Callable[[Expectation, Sequence[FigureLine]], tuple[bool, str]]] = {
     "order": _order,
     "alike": _alike,
     "bound": _bound,

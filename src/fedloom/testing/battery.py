@@ -87,9 +87,9 @@ def _read(run: Run) -> dict[str, Any]:
     return {name: dict(sorted(run.fed.read(v).items())) for name, v in fields}
 
 
-def _same(found: float, tolerance: float, what: str) -> float:
-    assert found <= tolerance, f"{what}: differs by {found:.3g}, allowed is {tolerance:g}"
-    return found
+def _same(difference: float, tolerance: float, what: str) -> float:
+    assert difference <= tolerance, f"{what}: differs by {difference:.3g}, allowed is {tolerance:g}"
+    return difference
 
 
 def _tasks(algorithm: Algorithm) -> Iterator[Task]:
@@ -159,8 +159,8 @@ def _engines_agree(algorithm: Algorithm) -> float:
             schedule = _schedules(algorithm)[name]
             right = _run(algorithm, rows, learn, engine="reference", schedule=schedule)
             fast = _run(algorithm, rows, learn, schedule=schedule)
-            found = _differ(fast, right)
-            worst = max(worst, _same(found, TOLERANCE, f"silos that are alike, {name}"))
+            difference = _differ(fast, right)
+            worst = max(worst, _same(difference, TOLERANCE, f"silos that are alike, {name}"))
             assert fast.record == right.record, f"{name}: who answered, in silos that are alike"
     return worst
 
@@ -183,13 +183,13 @@ def parties_alone(algorithm: Algorithm) -> float:
                 groups=groups,
             )
             for member in algorithm.State._fields:
-                found: dict[Any, Any] = {}
+                by_party: dict[Any, Any] = {}
                 for group, engine in apart.engines.items():
-                    found.update(engine.read(getattr(apart.states[group], member)))
-                together = right.fed.read(getattr(right.state, member))
-                found = {party: found[party] for party in together}
+                    by_party.update(engine.read(getattr(apart.states[group], member)))
+                reference = right.fed.read(getattr(right.state, member))
+                by_party = {party: by_party[party] for party in reference}
                 what = f"{member} of parties alone against together"
-                _same(tree.largest_difference(found, together), 0.0, what)
+                _same(tree.largest_difference(by_party, reference), 0.0, what)
             assert list(apart.ledger) == list(right.ledger), "ledgers of parties alone"
             assert apart.record == right.record, "records of parties alone"
     return 0.0
@@ -218,9 +218,9 @@ def ledgers(algorithm: Algorithm) -> float:
         for round in range(ROUNDS):
             wanted = cost(algorithm, right.facts(_holders(right, round), round))
             assert right.ledger.of_round(round) == wanted, f"round {round}: the closed formula"
-        drawn = Drawn(0.5, seed=2)
-        right = _run(algorithm, learn=learn, engine="reference", schedule=drawn)
-        fast = _run(algorithm, learn=learn, schedule=drawn)
+        partial = Drawn(0.5, seed=2)
+        right = _run(algorithm, learn=learn, engine="reference", schedule=partial)
+        fast = _run(algorithm, learn=learn, schedule=partial)
         assert list(fast.ledger) == list(right.ledger), "ledgers of the two engines, some absent"
     return 0.0
 
@@ -247,10 +247,10 @@ def twins(algorithm: Algorithm) -> float:
         for engine in ("stacked", "reference"):
             schedules = [Everyone()] if case.complete else [Everyone(), Drawn(0.7, seed=5)]
             for schedule in schedules:
-                one = _run(case.one, rows, learn, engine=engine, schedule=schedule)
-                other = _run(case.other, rows, learn, engine=engine, schedule=schedule)
+                run = _run(case.one, rows, learn, engine=engine, schedule=schedule)
+                twin = _run(case.other, rows, learn, engine=engine, schedule=schedule)
                 what = f"{case.about} ({engine}, {schedule})"
-                worst = max(worst, _same(_differ(one, other), 1e-10, what))
+                worst = max(worst, _same(_differ(run, twin), 1e-10, what))
     return worst
 
 
@@ -262,10 +262,10 @@ def renaming(algorithm: Algorithm) -> float:
         return 0.0
     _, rows = sample_of(algorithm)
     shards = {
-        silo: {f"renamed {name}": held[name] for name in reversed(held)}
-        for silo, held in rows.shards().items()
+        silo: {f"renamed {name}": clients[name] for name in reversed(clients)}
+        for silo, clients in rows.shards().items()
     }
-    names = {name: f"renamed {name}" for held in rows.shards().values() for name in held}
+    names = {name: f"renamed {name}" for clients in rows.shards().values() for name in clients}
     rename = cases.of(type(algorithm)).renamed
     settings = algorithm if rename is None else rename(algorithm, names)
     renamed = _run(settings, Placement.of(shards, rows.topology.server))
@@ -287,8 +287,8 @@ def padding(algorithm: Algorithm) -> float:
                 schedule=Drawn(0.7, seed=5),
                 padding=extra,
             )
-            found = algorithm.blocks(fed, _played(fed, algorithm))
-            difference = tree.largest_difference(found, _blocks(plain))
+            blocks = algorithm.blocks(fed, _played(fed, algorithm))
+            difference = tree.largest_difference(blocks, _blocks(plain))
             worst = max(worst, _same(difference, TOLERANCE, f"{extra} rows of padding"))
     return worst
 
@@ -366,11 +366,11 @@ def absent_rows(algorithm: Algorithm) -> float:
     worst = 0.0
     for engine in ("stacked", "reference"):
         plain = _run(algorithm, rows, engine=engine, schedule=away)
-        other_ = _run(algorithm, spoiled, engine=engine, schedule=away)
-        found = _differ(plain, other_)
+        changed = _run(algorithm, spoiled, engine=engine, schedule=away)
+        difference = _differ(plain, changed)
         if algorithm.asynchronous:
-            found = tree.largest_difference(_blocks(plain), _blocks(other_))
-        worst = max(worst, _same(found, TOLERANCE, f"absent rows ({engine})"))
+            difference = tree.largest_difference(_blocks(plain), _blocks(changed))
+        worst = max(worst, _same(difference, TOLERANCE, f"absent rows ({engine})"))
     return worst
 
 

@@ -223,7 +223,12 @@ def split_hashes(ids: Tensor) -> list[bytes]:
 def fitted(silo: str, sums: Sequence[Mapping[str, Any]], rare: int) -> SiloPreparation:
     """A silo's preparation from its clients' summaries."""
     summaries = [
-        Summary({n: Categories(**c) if "counts" in c else Numbers(**c) for n, c in columns.items()})
+        Summary(
+            {
+                n: CategorySummary(**c) if "counts" in c else NumberSummary(**c)
+                for n, c in columns.items()
+            }
+        )
         for columns in sums
     ]
     made, _ = fit(silo, reduce(add, summaries), rare)

@@ -1,4 +1,4 @@
-"""What an engine asks of any transport."""
+"""Checks of what an engine needs of any transport."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ...core.topology import Party
 from ...fabric.kinds import Key
 from .federation import (
     ASH,
+    ASH_1,
+    ASH_2,
     BIG,
     BIRCH,
-    ONE,
     TOPOLOGY,
-    TWO,
     Connect,
     message,
     problem_at,
@@ -44,11 +44,11 @@ def order(connect: Connect) -> None:
     """Messages of a link arrive in the order of their keys, both ways at once."""
     with connect(TOPOLOGY) as transports:
         for move in range(1, 51):
-            for source, to in ((ONE, ASH), (ASH, ONE), (BIRCH, ASH), (ASH, BIRCH)):
+            for source, to in ((ASH_1, ASH), (ASH, ASH_1), (BIRCH, ASH), (ASH, BIRCH)):
                 transports[source].send(message(source, to, move, torch.tensor(move)))
-        for source, to in ((ONE, ASH), (ASH, ONE), (BIRCH, ASH), (ASH, BIRCH)):
-            came = [int(take(transports[to], to, source, move)) for move in range(1, 51)]
-            assert came == list(range(1, 51)), f"from {source} to {to}"
+        for source, to in ((ASH_1, ASH), (ASH, ASH_1), (BIRCH, ASH), (ASH, BIRCH)):
+            received = [int(take(transports[to], to, source, move)) for move in range(1, 51)]
+            assert received == list(range(1, 51)), f"from {source} to {to}"
 
 
 @_check
@@ -63,16 +63,16 @@ def payloads(connect: Connect) -> None:
     }
     with connect(TOPOLOGY) as transports:
         for move, payload in enumerate(sent.values()):
-            transports[ONE].send(message(ONE, ASH, move, payload))
+            transports[ASH_1].send(message(ASH_1, ASH, move, payload))
         for move, (what, payload) in enumerate(sent.items()):
-            came = take(transports[ASH], ASH, ONE, move)
-            assert tree.signature(came) == tree.signature(payload), what
-            pairs = zip(tree.tensors(payload), tree.tensors(came), strict=True)
+            received = take(transports[ASH], ASH, ASH_1, move)
+            assert tree.signature(received) == tree.signature(payload), what
+            pairs = zip(tree.tensors(payload), tree.tensors(received), strict=True)
             assert all(torch.equal(a, b) for a, b in pairs), what
-        mine = torch.zeros(3)
-        transports[ONE].send(message(ONE, ASH, 90, mine))
-        mine += 1
-        assert not take(transports[ASH], ASH, ONE, 90).any(), "it was changed after it was sent"
+        tensor = torch.zeros(3)
+        transports[ASH_1].send(message(ASH_1, ASH, 90, tensor))
+        tensor += 1
+        assert not take(transports[ASH], ASH, ASH_1, 90).any(), "it was changed after it was sent"
 
 
 @_check
@@ -81,23 +81,23 @@ def large_payloads(connect: Connect) -> None:
     big = torch.randn(BIG, dtype=torch.float64)
     with connect(TOPOLOGY) as transports:
         for move in range(1, 5):
-            for source, to in ((ONE, ASH), (ASH, ONE)):
+            for source, to in ((ASH_1, ASH), (ASH, ASH_1)):
                 payload = big + move if move % 2 else torch.tensor(move)
                 transports[source].send(message(source, to, move, payload))
         for move in range(1, 5):
-            for source, to in ((ONE, ASH), (ASH, ONE)):
-                came = take(transports[to], to, source, move)
-                assert torch.equal(came, big + move if move % 2 else torch.tensor(move))
+            for source, to in ((ASH_1, ASH), (ASH, ASH_1)):
+                received = take(transports[to], to, source, move)
+                assert torch.equal(received, big + move if move % 2 else torch.tensor(move))
 
 
 @_check
 def mailboxes(connect: Connect) -> None:
     """Each party has its own; a message to oneself arrives; nobody else is known."""
     with connect(TOPOLOGY) as transports:
-        transports[ASH].send(message(ASH, ONE, 1, torch.tensor(1)))
-        transports[ASH].send(message(ASH, TWO, 1, torch.tensor(2)))
+        transports[ASH].send(message(ASH, ASH_1, 1, torch.tensor(1)))
+        transports[ASH].send(message(ASH, ASH_2, 1, torch.tensor(2)))
         transports[ASH].send(message(ASH, ASH, 1, torch.tensor(3)))
-        others: list[Party] = [ONE, TWO, ASH]
+        others: list[Party] = [ASH_1, ASH_2, ASH]
         for number, to in enumerate(others, 1):
             assert int(take(transports[to], to, ASH, 1)) == number
             assert transports[to].mailbox(to).held(ASH) == 0, "it came twice"
@@ -112,15 +112,15 @@ def mailboxes(connect: Connect) -> None:
 def pulses(connect: Connect) -> None:
     """Whoever waits for one that gives signs of life waits on; silence is an error."""
     with connect(TOPOLOGY) as transports:
-        transports[ASH].send(message(ASH, ONE, 1))
-        take(transports[ONE], ONE, ASH, 1)  # they are connected
-        over, box = Event(), transports[ONE].mailbox(ONE)
+        transports[ASH].send(message(ASH, ASH_1, 1))
+        take(transports[ASH_1], ASH_1, ASH, 1)  # they are connected
+        over, box = Event(), transports[ASH_1].mailbox(ASH_1)
 
         def alive() -> None:
             end = time.monotonic() + 2.0
             while time.monotonic() < end and not over.wait(0.05):
                 transports[ASH].pulse(ASH)
-            transports[ASH].send(message(ASH, ONE, 2))
+            transports[ASH].send(message(ASH, ASH_1, 2))
 
         pulsing = Thread(target=alive)
         pulsing.start()
@@ -138,10 +138,10 @@ def pulses(connect: Connect) -> None:
 def aborts(connect: Connect) -> None:
     """Everyone hears it, with one cause: those who wait, and those who wait later."""
     with connect(TOPOLOGY) as transports:
-        for client in (ONE, TWO):
+        for client in (ASH_1, ASH_2):
             transports[client].send(message(client, ASH, 1))
             take(transports[ASH], ASH, client, 1)
-        transports[TWO].abort("client ash/2: out of milk")
+        transports[ASH_2].abort("client ash/2: out of milk")
         for me in TOPOLOGY.parties:
             until(lambda me=me: problem_at(transports[me], me) is not None, f"{me} hears of it")  # type: ignore[misc]
             problem = problem_at(transports[me], me)

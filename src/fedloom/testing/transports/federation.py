@@ -1,4 +1,4 @@
-"""A small federation to hold a transport to account: a process of each party, in threads."""
+"""A small federation to test a transport on: each party's program, in a thread."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RUN = "a" * 64
 QUICK = Timing(beat=0.1, silence=1.0, linger=5.0)
 WITHIN = 30.0  # seconds until something must have happened
 BIG = 700_001  # numbers: more than a piece, and no round number of pieces
-ASH, BIRCH, ONE, TWO = "ash", "birch", Client("ash", "1"), Client("ash", "2")
+ASH, BIRCH, ASH_1, ASH_2 = "ash", "birch", Client("ash", "1"), Client("ash", "2")
 TOPOLOGY = Topology({ASH: ("1", "2"), BIRCH: ("1",)})
 
 Make = Callable[[Topology], "Wires"]
@@ -36,7 +36,7 @@ Connect = Callable[[Topology], AbstractContextManager[Transports]]
 
 
 class Wires(Protocol):
-    """What a federation's parties are connected by."""
+    """What connects a federation's parties: written by a transport's tests."""
 
     def transport(
         self,
@@ -50,7 +50,7 @@ class Wires(Protocol):
         those who dial them."""
         ...
 
-    def cut(self, one: Party, other: Party) -> None:
+    def cut(self, first: Party, second: Party) -> None:
         """The connection of these two breaks; another one may be made at once."""
         ...
 
@@ -94,10 +94,10 @@ def connected(make: Make) -> Connect:
 
 
 def together(works: Iterable[Callable[[], Any]]) -> list[Any]:
-    """All at once; what they gave, or the first error."""
+    """All at the same time; their results, or the first error."""
     wanted = list(works)
     with ThreadPoolExecutor(max(1, len(wanted))) as pool:
-        return [one.result() for one in [pool.submit(work) for work in wanted]]
+        return [future.result() for future in [pool.submit(work) for work in wanted]]
 
 
 def until(ready: Callable[[], bool], what: str) -> None:
@@ -112,9 +112,9 @@ def message(source: Party, to: Party, move: int, payload: Any = None, round: int
 
 
 def take(transport: Transport, me: Party, source: Party, move: int, round: int = 0) -> Any:
-    came = transport.mailbox(me).take(source, Key(round, move), "update", WITHIN)
-    assert came is not None, f"move {move} of {source} did not come; a later one did"
-    return came.payload
+    received = transport.mailbox(me).take(source, Key(round, move), "update", WITHIN)
+    assert received is not None, f"move {move} of {source} did not come; a later one did"
+    return received.payload
 
 
 def run_over(transports: Transports, name: str, rounds: int = 2) -> None:
@@ -140,11 +140,11 @@ def run_over(transports: Transports, name: str, rounds: int = 2) -> None:
     ended = together([lambda me=me: party(me) for me in rows.topology.parties])  # type: ignore[misc]
     for field in algorithm.State._fields:
         wanted = right.fed.read(getattr(right.state, field))
-        found: dict[Any, Any] = {}
+        by_party: dict[Any, Any] = {}
         for fed, state in ended:
-            found.update(fed.read(getattr(state, field)))
-        found = {party: found[party] for party in wanted}
-        assert tree.largest_difference(found, dict(wanted)) == 0, f"{name}: {field} differs"
+            by_party.update(fed.read(getattr(state, field)))
+        by_party = {party: by_party[party] for party in wanted}
+        assert tree.largest_difference(by_party, dict(wanted)) == 0, f"{name}: {field} differs"
     ledger = Ledger.merged(fed.ledger for fed, _ in ended)
     assert list(ledger) == list(right.ledger), f"{name}: ledgers differ"
 

@@ -1,5 +1,5 @@
-"""What parties ask of their links that are processes of their own: connections break, processes
-end and come back, somebody is not who should be there."""
+"""Checks of links between processes: connections break, processes end and come back, the wrong
+party connects."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from ...transports.party import PartyTransport, Timing
 from ...transports.position import Position
 from .federation import (
     ASH,
+    ASH_1,
+    ASH_2,
     BIRCH,
-    ONE,
     TOPOLOGY,
-    TWO,
     Federation,
     Make,
     Wires,
@@ -50,7 +50,7 @@ def _meet(parties: Federation) -> None:
     """Until everybody is connected with all that it has links to."""
 
     def all_there() -> bool:
-        return all(set(one.health().present) == set(one.links) for one in parties.values())
+        return all(set(party.health().present) == set(party.links) for party in parties.values())
 
     until(all_there, "everybody is connected")
 
@@ -81,7 +81,7 @@ def _cutting(wires: Wires, topology: Topology) -> Iterator[None]:
 @_check
 def resumes(make: Make) -> None:
     """Connections break while messages are on their way: each arrives once, in its order."""
-    ways: list[tuple[Party, Party]] = [(ONE, ASH), (ASH, ONE), (BIRCH, ASH), (ASH, BIRCH)]
+    ways: list[tuple[Party, Party]] = [(ASH_1, ASH), (ASH, ASH_1), (BIRCH, ASH), (ASH, BIRCH)]
     with Federation(make) as parties:
         parties.start(*TOPOLOGY.parties)
         with _cutting(parties.wires, TOPOLOGY):
@@ -90,8 +90,8 @@ def resumes(make: Make) -> None:
                     parties[source].send(message(source, to, move, torch.full((500,), move)))
                 time.sleep(0.02)
         for source, to in ways:
-            came = [int(take(parties[to], to, source, move)[0]) for move in range(1, 61)]
-            assert came == [*range(1, 61)], f"from {source} to {to}"
+            received = [int(take(parties[to], to, source, move)[0]) for move in range(1, 61)]
+            assert received == [*range(1, 61)], f"from {source} to {to}"
             assert parties[to].mailbox(to).held(source) == 0, "something came twice"
 
 
@@ -110,19 +110,19 @@ def hears_again(make: Make) -> None:
     """A client's process that was started again hears the round that its hub is in once more; what
     it then says again counts once."""
     with Federation(make, timing=BRIEF) as parties:
-        parties.start(ASH, ONE)
+        parties.start(ASH, ASH_1)
         for move in (1, 2):
-            parties[ONE].send(message(ONE, ASH, move, torch.tensor(move)))
-            parties[ASH].send(message(ASH, ONE, move, torch.tensor(-move)))
-            take(parties[ASH], ASH, ONE, move)
-            take(parties[ONE], ONE, ASH, move)
-        parties[ONE].abandon()
-        again = parties.start(ONE)
-        assert [int(take(again, ONE, ASH, move)) for move in (1, 2)] == [-1, -2]
+            parties[ASH_1].send(message(ASH_1, ASH, move, torch.tensor(move)))
+            parties[ASH].send(message(ASH, ASH_1, move, torch.tensor(-move)))
+            take(parties[ASH], ASH, ASH_1, move)
+            take(parties[ASH_1], ASH_1, ASH, move)
+        parties[ASH_1].abandon()
+        again = parties.start(ASH_1)
+        assert [int(take(again, ASH_1, ASH, move)) for move in (1, 2)] == [-1, -2]
         for move in (1, 2, 3):
-            again.send(message(ONE, ASH, move, torch.tensor(move)))
-        assert int(take(parties[ASH], ASH, ONE, 3)) == 3
-        assert parties[ASH].mailbox(ASH).held(ONE) == 0
+            again.send(message(ASH_1, ASH, move, torch.tensor(move)))
+        assert int(take(parties[ASH], ASH, ASH_1, 3)) == 3
+        assert parties[ASH].mailbox(ASH).held(ASH_1) == 0
 
 
 @_check
@@ -133,15 +133,15 @@ def gone_and_back(make: Make) -> None:
         parties.start(*TOPOLOGY.parties)
         _meet(parties)
         box = parties[ASH].mailbox(ASH)
-        assert not box.is_gone(ONE)
-        parties[ONE].abandon()
-        until(lambda: box.is_gone(ONE), "it counts as gone")
-        assert ONE not in parties[ASH].health().present
-        assert not box.is_gone(TWO)
-        parties.start(ONE)
-        until(lambda: not box.is_gone(ONE), "it is back")
-        parties[ONE].send(message(ONE, ASH, 1))
-        take(parties[ASH], ASH, ONE, 1)
+        assert not box.is_gone(ASH_1)
+        parties[ASH_1].abandon()
+        until(lambda: box.is_gone(ASH_1), "it counts as gone")
+        assert ASH_1 not in parties[ASH].health().present
+        assert not box.is_gone(ASH_2)
+        parties.start(ASH_1)
+        until(lambda: not box.is_gone(ASH_1), "it is back")
+        parties[ASH_1].send(message(ASH_1, ASH, 1))
+        take(parties[ASH], ASH, ASH_1, 1)
 
 
 @_check
@@ -150,9 +150,9 @@ def goodbye(make: Make) -> None:
     with Federation(make) as parties:
         parties.start(*TOPOLOGY.parties)
         for number in range(1, 21):
-            parties[ONE].send(message(ONE, ASH, number, torch.zeros(5000)))
+            parties[ASH_1].send(message(ASH_1, ASH, number, torch.zeros(5000)))
             parties[ASH].send(message(ASH, BIRCH, number, torch.zeros(5000)))
-    for me, source in ((ASH, ONE), (BIRCH, ASH)):
+    for me, source in ((ASH, ASH_1), (BIRCH, ASH)):
         box = parties[me].mailbox(me)
         assert box.held(source) == 20, f"{box.held(source)} of 20 messages of {source} came"
         assert box.is_gone(source)
@@ -163,13 +163,13 @@ def goodbye(make: Make) -> None:
 def another_run(make: Make) -> None:
     """Who comes with another run's fingerprint is refused, and told why."""
     with Federation(make, timing=BRIEF) as parties:
-        parties.start(ASH, TWO)
-        other = parties.start(ONE, run="b" * 64)
+        parties.start(ASH, ASH_2)
+        other = parties.start(ASH_1, run="b" * 64)
         problem = _problem(other)
         assert isinstance(problem, RefusedError), repr(problem)
         assert "different runs" in str(problem)
-        parties[TWO].send(message(TWO, ASH, 1))  # who disturbs nobody
-        take(parties[ASH], ASH, TWO, 1)
+        parties[ASH_2].send(message(ASH_2, ASH, 1))  # who disturbs nobody
+        take(parties[ASH], ASH, ASH_2, 1)
 
 
 @_check
@@ -178,12 +178,12 @@ def one_process_each(make: Make) -> None:
     with Federation(make) as parties:
         parties.start(*TOPOLOGY.parties)
         _meet(parties)
-        twin = parties.process(ONE)
+        twin = parties.process(ASH_1)
         until(lambda: parties[ASH].health().refusals > 0, "the twin is refused")
         assert not twin.links[ASH].boot
         twin.abandon()
-        parties[ONE].send(message(ONE, ASH, 1))
-        take(parties[ASH], ASH, ONE, 1)
+        parties[ASH_1].send(message(ASH_1, ASH, 1))
+        take(parties[ASH], ASH, ASH_1, 1)
 
 
 @_check
@@ -191,15 +191,15 @@ def permits(make: Make) -> None:
     """What was not agreed on is neither sent nor taken."""
     with Federation(make, timing=BRIEF) as parties:
         parties.start(ASH, permits=Permits({}))
-        parties.start(ONE)
+        parties.start(ASH_1)
         with suppress(FrameError):
-            parties[ASH].send(message(ASH, ONE, 1))
+            parties[ASH].send(message(ASH, ASH_1, 1))
             raise AssertionError("it was sent")
-        parties[ONE].send(message(ONE, ASH, 1))
-        problem = _problem(parties[ONE])
+        parties[ASH_1].send(message(ASH_1, ASH, 1))
+        problem = _problem(parties[ASH_1])
         assert isinstance(problem, RefusedError), repr(problem)
         assert "was not agreed on" in str(problem)
-        assert parties[ASH].mailbox(ASH).held(ONE) == 0
+        assert parties[ASH].mailbox(ASH).held(ASH_1) == 0
 
 
 @_check
@@ -213,9 +213,9 @@ def out_of_step(make: Make) -> None:
             assert isinstance(problem, OutOfStepError), f"{hub}: {problem!r}"
 
 
-def _problem(one: PartyTransport) -> Exception | None:
-    until(lambda: problem_at(one, one.me) is not None, f"{one.me} hears what is wrong")
-    return problem_at(one, one.me)
+def _problem(party: PartyTransport) -> Exception | None:
+    until(lambda: problem_at(party, party.me) is not None, f"{party.me} hears what is wrong")
+    return problem_at(party, party.me)
 
 
 @_check
@@ -225,11 +225,11 @@ def one_cause(make: Make) -> None:
     with Federation(make) as parties:
         parties.start(*TOPOLOGY.parties)
         _meet(parties)
-        aborts: list[tuple[Party, str, bool]] = [(ONE, "b", False), (far, "a", True)]
+        aborts: list[tuple[Party, str, bool]] = [(ASH_1, "b", False), (far, "a", True)]
         together(lambda given=given: parties[given[0]].abort(*given[1:]) for given in aborts)  # type: ignore[misc]
-        for one in parties.values():
-            until(lambda one=one: one.cause == "a", f"{one.me} hears of the first cause")  # type: ignore[misc]
-            assert one.restore
+        for party in parties.values():
+            until(lambda party=party: party.cause == "a", f"{party.me} hears of the first cause")  # type: ignore[misc]
+            assert party.restore
 
 
 @_check
@@ -238,9 +238,9 @@ def waits_to_begin(make: Make) -> None:
     with Federation(make, timing=BRIEF) as parties:
         parties.start(ASH)
         with suppress(LostError):
-            parties[ASH].await_peers([ONE], 0.3)
+            parties[ASH].await_peers([ASH_1], 0.3)
             raise AssertionError("nobody came, and nobody said so")
-        parties.start(ONE)
-        parties[ASH].await_peers([ONE], 20.0)
-        parties[ONE].await_peers([ASH], 20.0)
-        assert parties[ASH].health().present == [ONE]
+        parties.start(ASH_1)
+        parties[ASH].await_peers([ASH_1], 20.0)
+        parties[ASH_1].await_peers([ASH], 20.0)
+        assert parties[ASH].health().present == [ASH_1]
