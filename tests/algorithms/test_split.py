@@ -1,5 +1,7 @@
 """FedBCD, SplitNN, FedAvg and FedProx: what they refuse, what moves, who learns what, time."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -48,10 +50,9 @@ def test_labels_are_needed_where_they_are_said_to_be(algorithm):
     rows = without_labels_in("ash").with_server()
     with pytest.raises(DataError, match="silo ash holds no labels: labels_at must name the silo"):
         Run(algorithm, learn, rows)
-    kind, settings = type(algorithm), vars(algorithm)
     with pytest.raises(SettingError, match="labels_at: 'brich'; did you mean 'birch'"):
-        Run(kind(**{**settings, "labels_at": "brich"}), learn, rows)
-    Run(kind(**{**settings, "labels_at": "birch"}), learn, rows).fit(1)
+        Run(replace(algorithm, labels_at="brich"), learn, rows)
+    Run(replace(algorithm, labels_at="birch"), learn, rows).fit(1)
 
 
 def test_fresh_own_needs_labels_everywhere():
@@ -151,7 +152,7 @@ def test_a_strong_pull_keeps_clients_near_the_start(algorithm):
     name = "mu" if isinstance(algorithm, FedProx) else "prox"
     moved = []
     for weight in (0.0, 2.0):
-        mine = type(algorithm)(**{**vars(algorithm), name: weight})
+        mine = replace(algorithm, **{name: weight})
         run = Run(mine, *sample_of(mine), precision="float64")
         before = mine.start(run.fed)
         run.fit(1)

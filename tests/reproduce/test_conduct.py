@@ -45,7 +45,7 @@ MADE = Experiment("made", False, TOLD)
 
 
 def made(**told):
-    return replace(MADE, told={**TOLD, **told})
+    return replace(MADE, description={**TOLD, **told})
 
 
 def records(conduct):

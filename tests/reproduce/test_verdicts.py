@@ -5,7 +5,7 @@ import pytest
 
 from fedloom.core.errors import SettingError
 from fedloom.reproduce.experiment import Setting
-from fedloom.reproduce.lines import Line, Measure, as_csv
+from fedloom.reproduce.lines import FigureLine, Measure, as_csv
 from fedloom.reproduce.verdicts import judge, judge_all
 
 
@@ -29,7 +29,7 @@ def line(q, curves, steps=None, diverged=(), **place):
     """The setting Q = q, and a run for each seed."""
     words = {"Q": f"Q = {q}", **{axis: f"{axis} = {value}" for axis, value in place.items()}}
     runs = {seed: run(curve, steps or q) for seed, curve in enumerate(curves)}
-    return Line(Setting({"Q": q, **place}, words, {}), runs, frozenset(diverged))
+    return FigureLine(Setting({"Q": q, **place}, words, {}), runs, frozenset(diverged))
 
 
 def rising(rate, seeds=3, noise=0.0, rounds=20):

@@ -1,8 +1,8 @@
 """Local steps of a client with fewer rows than columns.
 
-Steps on the same rows X change a first layer's weights W by sums of these rows: W_q = W + C_q'X.
-Its output for them is X W_q' = X W' + (X X') C_q. So the product X W', the Gram matrix X X' and C_q
-stand in for the weights until the last step is taken: rows x rows numbers, not rows x columns.
+Steps on the same rows X move the weights W of a first layer by sums of these rows: W_q = W + C_q'X.
+What it gives for them is X W_q' = X W' + (X X') C_q. So these products and C_q do in place of
+weights until the last step is taken: numbers for rows by rows, not for columns.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Descend = Callable[[Any, Any, Tensor, Tensor, float], Any]
 
 
 def are_few(part: Part, theta: Theta, given: Rows, batch: Batch) -> bool:
-    """Whether the engine allows it, and there are fewer rows than columns."""
+    """Whether an engine wants no more time than that takes, and these are such rows."""
     first, x = part.block.first, batch.x
     if first is None or first.weights not in theta.block or not shortened():
         return False
@@ -35,8 +35,8 @@ def are_few(part: Part, theta: Theta, given: Rows, batch: Batch) -> bool:
     return FEWER * x.shape[0] <= theta.block[first.weights].shape[1]
 
 
-class ProductWeights:
-    """A first layer's weights, known only by its output for the rows."""
+class Product:
+    """A first layer's weights, of which no more is known than what they give for the rows."""
 
     def __init__(self, product: Tensor):
         self.product, self.dtype = product, product.dtype
@@ -64,23 +64,23 @@ def sgd(
     l2: float,
     descend: Descend,
 ) -> Theta:
-    """The result of plain steps, but for the last digits."""
+    """What plain steps give, but for the last digits."""
     assert part.block.first is not None
     name = part.block.first.weights
     x, start = batch.x.flatten(1), theta.block[name]
-    gram, product = x @ x.T, F.linear(x, start)
-    # of the weights: the output for the rows, how often each row is in them, and the start
+    together, product = x @ x.T, F.linear(x, start)
+    # of the weights: what they give for the rows, how often each row is in them, and the start
     first = product, torch.zeros_like(product), torch.ones_like(lr[0])
     others = theta._replace(block={k: v for k, v in theta.block.items() if k != name})
 
-    def loss_of(others: Theta, product: Tensor) -> Tensor:
-        block: dict[str, Any] = {**others.block, name: ProductWeights(product)}
+    def of(others: Theta, product: Tensor) -> Tensor:
+        block: dict[str, Any] = {**others.block, name: Product(product)}
         return loss(others._replace(block=block), part, given, batch)
 
     for eta in lr:
-        gradient, by_product = grad(loss_of, (0, 1))(others, first[0])
-        moves = gram @ by_product, by_product, torch.zeros_like(eta)
-        others = descend(others, gradient, given.mask, eta, l2)
+        slope, by_product = grad(of, (0, 1))(others, first[0])
+        moves = together @ by_product, by_product, torch.zeros_like(eta)
+        others = descend(others, slope, given.mask, eta, l2)
         first = descend(first, moves, given.mask, eta, l2)
     _, rows, share = first
     weights = torch.addmm(start, rows.T, x) if not l2 else share * start + rows.T @ x
