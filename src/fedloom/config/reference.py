@@ -15,29 +15,35 @@ from .sections import Engine, Evaluation, Output, about
 HEAD = """\
 # Run files
 
+After this page you can write a run file, and look up every key.
+
 A run is one TOML file. Only `[data]` is needed; everything else has a default. An unknown key or a
-value of the wrong type is refused with its line and the nearest valid key.
-`--set section.key=value` overrides any key, and the complete file with every default filled in is
-written as `run.toml` into the run's folder; it is a run file itself.
+value of the wrong type is refused, with its line and the nearest valid key.
 
-Paths of inputs are relative to the run file; the output folder, and every path on the command line
-(those in `--set` included), to where the command is started. TOML has no empty value: the word
-`"none"` stands for it where a key may be empty.
+- `--set section.key=value` overrides any key.
+- The run's folder gets the complete file, `run.toml`, with every default filled in. It is a run
+  file itself.
+- Paths of inputs are relative to the run file. The output folder, and every path on the command
+  line (also in `--set`), are relative to where the command is started.
+- TOML has no empty value. Where a key may be empty, write the word `"none"`.
 
-This page is made from the code by `python -m fedloom.config.reference`.
+`python -m fedloom.config.reference` makes this page from the code.
 """
 
 OWN = """\
-Your own tables, instead of a registered set: a table of silos, with a CSV or Parquet file for each
-client (`[data.silos.bank]`, then `north = "bank-north.csv"`), or one file for a silo with one
-client. See [Tables as they are](tables.md)."""
+### Your own tables
+
+Instead of `name`, give a table of silos, with a CSV or Parquet file for each client
+(`[data.silos.bank]`, then `north = "bank-north.csv"`). One path in place of a table is a silo with
+one client. See [Your own tables](tables.md)."""
 
 MODEL = """\
 The model of every silo is sized by the data: its inputs follow from the rows, its outputs from the
 labels. `[model.silos.bank]` gives one silo another model or other settings. With `embedding` and
 `[model.head]`, silos give embeddings of that width, and the head turns the joint one into scores.
 `[model.middle]` goes before the head: the server's part in `splitnn-u`.
-The settings of the named model are keys of the section, too:"""
+
+The settings of the named model are keys of the section, too; they follow this table."""
 
 
 def page() -> str:
@@ -46,25 +52,27 @@ def page() -> str:
 
 def _parts() -> Iterator[str]:
     yield HEAD
-    yield from _section("data", "A registered data set, and its settings below.", sections.NAMED)
-    yield from _each("datasets")
+    words = "A registered data set. Its own settings are keys of the section, too."
+    yield from _section("data", words, sections.NAMED)
+    yield from _data_sets()
     yield OWN + "\n"
     yield _table(sections.OWN)
     partition = sections.partition_fields()
     yield from _section(
-        "partition", "How a data set is cut. See [Partitions](partitions.md).", partition
+        "partition", "How a data set is divided. See [Partitions](partitions.md).", partition
     )
     yield from _section("model", MODEL, sections.MODEL)
     yield from _each("models")
-    algorithm = "The algorithm, and for how long. Its own settings are keys of the section, too:"
+    algorithm = "The algorithm, and for how long. Its own settings are keys of the section, too."
     yield from _section("algorithm", algorithm, sections.RUN)
     yield from _each("algorithms")
-    yield 'A step size is a number or a rule, `lr = {rule = "cosine", lr = 0.1, steps = 1000}`:\n'
+    yield "## Step sizes\n"
+    yield 'A step size is a number or a rule: `lr = {rule = "cosine", lr = 0.1, steps = 1000}`.\n'
     for name, rule in RULES.items():
-        yield f"**`{name}`**: {about(rule)}\n"
+        yield f"### {name}\n"
+        yield f"{about(rule)}\n"
         yield _table(fields_of(rule))
-    yield "`[algorithm.privacy]`: see [Privacy](privacy.md).\n"
-    yield _table(fields_of(Privacy))
+    yield from _section("algorithm.privacy", "See [Privacy](privacy.md).", fields_of(Privacy))
     for name, kind in (("engine", Engine), ("network", None)):
         fields = sections.network_fields() if kind is None else fields_of(kind)
         words = "Links and speeds, for the virtual clock." if kind is None else about(kind)
@@ -79,9 +87,23 @@ def _section(name: str, words: str, fields: Mapping[str, Field]) -> Iterator[str
     yield _table(fields)
 
 
+def _data_sets() -> Iterator[str]:
+    entries = list(catalogue("datasets"))
+    lines = [f"| `{entry['name']}` | {entry['about']} |" for entry in entries]
+    yield "\n".join(["| data set | what it has |", "|---|---|", *lines]) + "\n"
+    alike: dict[str, list[str]] = {}  # a table of settings: the sets that have it
+    for entry in entries:
+        if entry["fields"]:
+            alike.setdefault(_rows(entry["fields"]), []).append(f"`{entry['name']}`")
+    for rows, names in alike.items():
+        yield f"Settings of {', '.join(names)}:\n"
+        yield rows
+
+
 def _each(kind: str) -> Iterator[str]:
     for entry in catalogue(kind):
-        yield f"**`{entry['name']}`**: {entry['about']}\n"
+        yield f"### {entry['name']}\n"
+        yield f"{entry['about']}\n"
         if entry["fields"]:
             yield _rows(entry["fields"])
 
@@ -91,7 +113,7 @@ def _table(fields: Mapping[str, Field]) -> str:
 
 
 def _rows(fields: list[dict[str, Any]]) -> str:
-    lines = ["| key | value | default | |", "|---|---|---|---|"]
+    lines = ["| key | value | default | meaning |", "|---|---|---|---|"]
     for field in fields:
         default = "required" if field["required"] else f"`{_toml(field['default'])}`"
         cells = (f"`{field['name']}`", field["type"], default, field["about"])
