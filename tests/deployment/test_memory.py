@@ -17,7 +17,7 @@ from fedloom.engines.party.engine import PartyEngine
 from fedloom.engines.party.timeouts import Waits
 from fedloom.fabric.attempts import START, Held, Line
 from fedloom.fabric.kinds import Key, Message
-from fedloom.fabric.schedule import Back, Everyone, Moment
+from fedloom.fabric.schedule import Everyone, Moment, RollbackRecord
 from fedloom.records.checkpoint import load_checkpoint
 from fedloom.records.history import Checkpoints
 from fedloom.testing import placement, task
@@ -283,7 +283,7 @@ def test_the_last_rounds_are_held(tmp_path):
     assert [held.round for held in PastRounds(tmp_path, RUN).scan()] == list(range(15, 5, -1))
 
 
-BACK = (Back(4, {"ash": 6, "birch": 4}),)
+BACK = (RollbackRecord(4, {"ash": 6, "birch": 4}),)
 
 
 @pytest.mark.parametrize("killed", [None, "went back"])

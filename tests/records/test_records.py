@@ -12,7 +12,7 @@ from fedloom import TDCD, Alone, Network, Partition, Run, Task, load_dataset
 from fedloom.core import tree
 from fedloom.core.errors import DataError, SettingError
 from fedloom.core.registry import algorithms
-from fedloom.fabric.ledger import Entry, Ledger
+from fedloom.fabric.ledger import Ledger, LedgerEntry
 from fedloom.records import checkpoint
 from fedloom.records.checkpoint import load_checkpoint, save_checkpoint
 from fedloom.records.record import Record, append_record, grew, read_records, write_records
@@ -65,7 +65,7 @@ costs = st.dictionaries(st.sampled_from("abc"), st.integers(1, 3), max_size=3)
 @given(st.lists(costs, max_size=8))
 def test_ledgers_come_back(rounds):
     entries = [
-        Entry(r, "bottom", "up", kind, n, 10 * n)
+        LedgerEntry(r, "bottom", "up", kind, n, 10 * n)
         for r, lines in enumerate(rounds)
         for kind, n in lines.items()
     ]

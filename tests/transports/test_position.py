@@ -8,7 +8,7 @@ from fedloom.deployment.agreement.align import packed
 from fedloom.deployment.party.rollback import Agreed, newest_in_common, said
 from fedloom.fabric.attempts import START, Held, Line
 from fedloom.fabric.kinds import Key
-from fedloom.fabric.schedule import Back, Recorded
+from fedloom.fabric.schedule import Recorded, RollbackRecord
 from fedloom.transports import wire
 from fedloom.transports.link import NOTHING, Link
 from fedloom.transports.mailbox import Mailbox
@@ -192,7 +192,7 @@ def test_what_to_restore_where_there_is_none(held, told):
 
 
 def test_what_hubs_agree_on_travels_whole():
-    back = (Back(20, {"a": 21, "b": 20}), Back(14, {"a": 20, "b": 14}))
+    back = (RollbackRecord(20, {"a": 21, "b": 20}), RollbackRecord(14, {"a": 20, "b": 14}))
     agreed = Agreed(Held(14, "x"), OTHER, back, frozenset(["y", "z"]))
     assert Agreed.unpacked(agreed.packed()) == agreed
     assert (
@@ -204,7 +204,7 @@ def test_what_hubs_agree_on_travels_whole():
 
 
 def test_a_schedule_tells_of_going_back():
-    record = Recorded(rounds=3, back=(Back(2, {"a": 5, "b": 2}),))
+    record = Recorded(rounds=3, back=(RollbackRecord(2, {"a": 5, "b": 2}),))
     assert Recorded.from_json(record.to_json()) == record
     assert Recorded.merged([Recorded(rounds=3), record]).back == record.back
     assert "back" not in Recorded(rounds=3).to_json()

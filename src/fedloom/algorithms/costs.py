@@ -19,13 +19,13 @@ import numpy as np
 from ..core.errors import SettingError
 from ..core.payload import RowWord
 from ..fabric.kinds import Direction, Kind, Tier
-from ..fabric.ledger import Line
+from ..fabric.ledger import LedgerLine
 from ..fabric.schedule import Turn
 from ..models.task import Shapes, Theta
 from .contract import Algorithm
 from .tiered import TieredSGD
 
-Cost = dict[Line, tuple[int, int]]  # messages and bytes
+Cost = dict[LedgerLine, tuple[int, int]]  # messages and bytes
 Item = tuple[Tier, Direction, Kind, int, int]  # of a cost: ..., messages, bytes
 
 
@@ -63,7 +63,7 @@ def cost(algorithm: Algorithm, facts: Facts) -> Cost:
 def total(*items: Item) -> Cost:
     """Items as a cost; what is never sent is left out."""
     return {
-        Line(tier, direction, kind.name): (messages, size)
+        LedgerLine(tier, direction, kind.name): (messages, size)
         for tier, direction, kind, messages, size in items
         if messages
     }

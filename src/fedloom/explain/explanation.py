@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ..core.topology import Client, Party, Topology, title
 from ..fabric.kinds import Direction, Kind, Tier
-from ..fabric.ledger import Line as Booked
+from ..fabric.ledger import LedgerLine
 
 UNPROTECTED = "none: the receiver reads it"
 
@@ -143,11 +143,11 @@ class Explanation:
             sent[message.source].append(message)
         return sent
 
-    def total(self) -> dict[Booked, tuple[int, int]]:
+    def total(self) -> dict[LedgerLine, tuple[int, int]]:
         """(tier, direction, kind) -> (messages, bytes) of the round, as the ledger has it."""
-        totals: dict[Booked, tuple[int, int]] = {}
+        totals: dict[LedgerLine, tuple[int, int]] = {}
         for _, kind, tier, direction, *_, size in self.sent:
-            line = Booked(tier, direction, kind)
+            line = LedgerLine(tier, direction, kind)
             messages, sizes = totals.get(line, (0, 0))
             totals[line] = (messages + 1, sizes + size)
         return totals

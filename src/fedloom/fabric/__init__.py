@@ -1,5 +1,5 @@
-"""What an algorithm is written in: verbs that move values between parties, kinds of messages, the
-ledger of what was sent, schedules of who is there, permits.
+"""The fabric: verbs that algorithms are written in, kinds of messages, the base of all engines, the
+ledger of traffic, schedules of who is present, permits for messages.
 
 May import: core, data, models.
 """

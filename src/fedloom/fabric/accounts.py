@@ -1,5 +1,5 @@
-"""What a fabric keeps account of: where in the run it is, what was sent, who dropped out, how
-often rows were released and, in a simulation that has one, the clock."""
+"""The accounts of an engine: its position in the run, the ledger, dropouts, how often rows were
+released and, in some simulations, the clock."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .simclock.clock import Clock, Crossing
 
 @dataclass
 class Now:
-    """Where in the run we are; one for all scopes of a fabric."""
+    """The position in the run; shared by all scopes of an engine."""
 
     round: int = 0
     move: int = 0
@@ -32,8 +32,8 @@ class Now:
 
 @dataclass
 class Books:
-    """The accounts of a run: what was sent, who dropped out, how often rows were released and, in a
-    simulation that has one, virtual time."""
+    """The accounts of a run: the ledger, dropouts, how often rows were released and, in some
+    simulations, the clock."""
 
     releases: Releases
     ledger: Ledger = field(default_factory=Ledger)
@@ -42,7 +42,7 @@ class Books:
 
 
 class Accounts(ABC):
-    """Moves by number, and the books."""
+    """Numbers moves, and keeps the books."""
 
     scope: tuple[str, ...]
 
@@ -51,13 +51,13 @@ class Accounts(ABC):
         self.now = Now()
 
     def take_over(self, books: Books) -> None:
-        """Go on with these accounts."""
+        """Continue with these accounts."""
         self.releases, self.ledger, self.record = books.releases, books.ledger, books.record
         self.clock = books.clock
 
     @property
     def books(self) -> Books:
-        """The accounts, for an engine that goes on with them."""
+        """The accounts, for an engine that continues with them."""
         return Books(self.releases, self.ledger, self.record, self.clock)
 
     @property
@@ -65,7 +65,7 @@ class Accounts(ABC):
         return self.now.round
 
     def begin(self, round: int) -> None:
-        """A new round: move numbers start again, rosters are full again."""
+        """Begin a round: move numbers restart, rosters are full."""
         self.now.round, self.now.move, self.now.draws = round, 0, 0
         self.now.last_up.clear()
         self.now.seen.clear()
@@ -75,7 +75,7 @@ class Accounts(ABC):
             self.clock.begin(round)
 
     def end(self) -> None:
-        """The round is over at the parties hosted here."""
+        """End the round at the parties hosted here."""
         self.ledger.end()
         if self.clock is not None:
             self.clock.end()
@@ -87,7 +87,7 @@ class Accounts(ABC):
         return Key(self.round, self.now.move), Moment(self.round, kind.name, occurrence)
 
     def _next_draw(self) -> tuple[int, int]:
-        """What noise is named by."""
+        """The name of the next noise stream."""
         self.now.draws += 1
         return self.round, self.now.draws
 
@@ -97,7 +97,7 @@ class Accounts(ABC):
         return key, moment
 
     def _last_up(self, silo: str) -> Key:
-        """The upward move of a silo that `keep` depends on."""
+        """The last upward move of a silo, on which `keep` depends."""
         if silo not in self.now.last_up:
             raise PlacementError(
                 f"keep needs an upward move in silo {silo} earlier in the round: without one, its "
@@ -112,8 +112,8 @@ class Accounts(ABC):
     def _book(
         self, direction: Direction, kind: Kind, silo: str, there: Bools, size: int | Ints
     ) -> None:
-        """A move inside a silo, of those who are there. `size`: bytes of every message, or of each
-        client's."""
+        """Book a move inside a silo, of the clients that are present. `size`: bytes of each
+        message, or an array of sizes by client."""
         count = int(np.count_nonzero(there))
         if not isinstance(size, int):
             total = int((size if count == len(there) else size[there]).sum())

@@ -1,8 +1,8 @@
-"""Attempts: a run that had to go back goes on as another attempt at its rounds.
+"""Attempts: after a rollback, a run goes on as a new attempt at its rounds.
 
-A run is one attempt from its start to its end, unless hubs have to go back: then another begins,
-with the round that all of them still hold. Every checkpoint and every message is of an attempt, by
-its name; so nothing that was made or said before they went back is taken for what came after.
+A run is one attempt, unless hubs have to roll back. Then a new attempt begins at the latest round
+whose state all hubs still have. Every checkpoint and every message names its attempt, so that
+nothing from before a rollback is mistaken for something after it.
 """
 
 from __future__ import annotations
@@ -13,42 +13,42 @@ from msgspec import Meta
 
 
 class Held(NamedTuple):
-    """What a party can go on from: its state after so many rounds, the last of them made in an
+    """A state that a party can resume from: after `round` rounds, the last of them in this
     attempt."""
 
     round: int
     attempt: Annotated[str, Meta(max_length=64)]
 
 
-START = Held(0, "")  # every party can begin anew
+START = Held(0, "")  # every party can begin again
 
 
 def tag(run: str, attempt: str) -> str:
-    """What a message says that it is of: a run, and an attempt at it."""
+    """The run and the attempt that a message belongs to, as text."""
     return f"{run}/{attempt}" if attempt else run
 
 
 class Line(NamedTuple):
-    """How the rounds so far came about: the attempts that they were made in, by the round each
-    began with. `number`: of the attempt that is going on; the first is 0."""
+    """The history of attempts. `begun`: each attempt and the round that it began at. `number`: of
+    the current attempt; the first is 0."""
 
     number: int = 0
     begun: Annotated[tuple[Held, ...], Meta(max_length=1 << 12)] = ()
 
     @property
     def attempt(self) -> str:
-        """The name of the attempt that is going on."""
+        """The name of the current attempt."""
         return self.begun[-1].attempt if self.begun else ""
 
     def of(self, round: int) -> Held:
-        """The state after so many rounds, as this line made it."""
-        before = [one.attempt for one in self.begun if one.round < round]
+        """The state after `round` rounds of this history."""
+        before = [start.attempt for start in self.begun if start.round < round]
         return Held(round, before[-1] if before else "")
 
-    def has(self, held: Held) -> bool:
-        return self.of(held.round) == held
+    def has(self, state: Held) -> bool:
+        return self.of(state.round) == state
 
     def back_to(self, round: int, attempt: str, number: int) -> Line:
-        """Another attempt, after so many rounds of this line."""
-        kept = tuple(one for one in self.begun if one.round < round)
-        return Line(number, (*kept, Held(round, attempt)))
+        """The history of a new attempt, after `round` rounds of this one."""
+        earlier = tuple(start for start in self.begun if start.round < round)
+        return Line(number, (*earlier, Held(round, attempt)))

@@ -1,4 +1,4 @@
-"""What a receiver checks: that a message fits its kind, and that its numbers are finite."""
+"""Checks of received messages: they must fit their kind, and their numbers must be finite."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .kinds import Kind
 
 
 class Checks(ABC):
-    """Errors that name round, kind and sender."""
+    """Checks whose errors name the round, the kind and the sender."""
 
     shapes: Shapes
 
@@ -39,7 +39,7 @@ class Checks(ABC):
             )
 
     def _check_mean(self, kind: Kind, source: Party, form: Any, weight: float, like: Any) -> None:
-        """`form`: the signature of what came."""
+        """`form`: the signature of the received value."""
         if form != tree.signature(like):
             raise ProtocolError(
                 f"round {self.round}: {kind} from {title(source)} does not have the shape of the "

@@ -1,6 +1,7 @@
-"""What an engine gives: the verbs for the parties that it hosts, and what a run needs besides.
+"""The base class of engines: the verbs for the parties that an engine hosts, and the methods that a
+run needs.
 
-An engine is complete when it is made: nobody sets its clock or its accounts afterwards.
+An engine gets all its settings when it is made; its clock and accounts are not set afterwards.
 """
 
 from __future__ import annotations
@@ -34,17 +35,17 @@ from .visits import Ask, Learn, Visits
 
 
 class RunIsOver(Exception):
-    """Those who decide have ended the run before this round; its state is that of the last one."""
+    """The hubs have ended the run before this round; the state is that of the last round."""
 
 
 class Engine(HubMoves, Fabric):
     """The verbs, over the parties hosted here.
 
-    `books`: the accounts of a run that goes on. `on_demand`: work at hubs is done where its result
-    is asked for, and is free. `secrets`: of the parties that draw noise from them.
+    `books`: the accounts of a run to continue. `on_demand`: work at hubs is done when its result is
+    read, and takes no virtual time. `secrets`: of parties that draw noise from them.
     """
 
-    _names: Mapping[str, tuple[str, ...]]  # of the silos these parties belong to
+    _names: Mapping[str, tuple[str, ...]]  # clients of the silos that these parties belong to
 
     def __init__(
         self,
@@ -83,37 +84,37 @@ class Engine(HubMoves, Fabric):
         self._sampler = Sampler(self.streams, size)
         self._task = task
 
-    # What a run needs of it
+    # For a run
 
     @property
     def decides(self) -> bool:
-        """Whether what all hubs know is known here; a client alone hears from its hub that the run
-        is over (RunIsOver)."""
+        """Whether this engine knows what all hubs know. A process with clients only learns from its
+        hub that the run is over (RunIsOver)."""
         return not all(isinstance(party, Client) for party in self.hosted)
 
     @abstractmethod
     def finish(self) -> None:
-        """The run is over: let go of everyone who still waits."""
+        """The run is over: release everyone who still waits."""
 
     def warm_up(self, dry_step: Callable[[Part, Streams], None]) -> None:
-        """Before the first round: a dry step at every client that could keep others waiting."""
+        """Before the first round: a dry step at every client that others might wait for."""
 
     @abstractmethod
     def fail(self, problem: BaseException) -> None:
-        """A party hosted here cannot go on: tell everyone why."""
+        """A party hosted here has failed: tell all parties why."""
 
     def is_light(self, rows: int) -> bool:
-        """Whether so many rows of a silo are better predicted at once than client by client."""
+        """Whether so many rows of a silo are predicted faster at once than client by client."""
         return False
 
     def place_hubs(self, values: Mapping[str, Any]) -> AtHubs[Any]:
-        """Into the fabric: a restored value at hubs."""
-        here = {party: v for party, v in values.items() if party in self.hosted}
-        return AtHubs(here, tuple(values))
+        """A restored value at hubs, as a placed value."""
+        hosted = {party: v for party, v in values.items() if party in self.hosted}
+        return AtHubs(hosted, tuple(values))
 
     @abstractmethod
     def place_clients(self, values: Mapping[Client, Any]) -> AtClients[Any]:
-        """Into the fabric: a restored value at clients."""
+        """A restored value at clients, as a placed value."""
 
     def check_state(self, state: Any) -> None:
         """Refuse a state that is not finite at a hub hosted here."""
@@ -121,8 +122,8 @@ class Engine(HubMoves, Fabric):
         if tree.is_finite(at_hubs):
             return
         for name, values in at_hubs.items():
-            for party, mine in values.items():
-                if not tree.is_finite(mine):
+            for party, local_value in values.items():
+                if not tree.is_finite(local_value):
                     raise NotFiniteError(
                         f"round {self.round}: NaN or infinity in {name} at {title(party)}; a "
                         "smaller step size is the usual cure"
@@ -194,7 +195,7 @@ class Engine(HubMoves, Fabric):
         return AtHubs(results, places)
 
     def at_clients(self, f: Local, *values: Placed, steps: int = 0) -> AtClients[Any]:
-        # the clock charges them now, to those on the roster, whatever is computed later
+        # virtual time passes now for the clients on the roster, whatever is computed later
         results = self._at_clients(f, values, steps)
         if self.clock is not None and steps:
             for silo in self.scope:
@@ -206,7 +207,7 @@ class Engine(HubMoves, Fabric):
 
     @abstractmethod
     def _on_roster(self, silo: str) -> Bools:
-        """Which of a silo's clients are there, in their order."""
+        """Which of a silo's clients are present, in their order."""
 
     def _call(self, f: Local, where: str, args: Sequence[Any]) -> Any:
         try:
@@ -265,7 +266,7 @@ class Engine(HubMoves, Fabric):
     def _row_streams(
         self, client: Client, name: tuple[int, ...], rows: Tensor, once: Once | None
     ) -> Sequence[Stream]:
-        """One for all of a client's rows, or one for each."""
+        """One stream for all of a client's rows, or one for each row."""
         if once is None:
             return [self.streams.own(client, "noise", *name)]
         return [self.streams.own(client, "release", row) for row in rows.tolist()]
@@ -285,8 +286,8 @@ class Engine(HubMoves, Fabric):
         ask: Ask,
         answer: Local,
         learn: Learn,
-        mine: AtHubs[Any],
-        desk: AtHubs[Any],
+        own: AtHubs[Any],
+        server_table: AtHubs[Any],
         *,
         at: str,
         reply: Kind,
@@ -297,15 +298,15 @@ class Engine(HubMoves, Fabric):
     ) -> tuple[AtHubs[Any], AtHubs[Any]]:
         self._check_party(at, "visits")
         calls = Visits(self, at, ask, answer, learn, reply, again, self.known(given))
-        return calls.round(mine, desk, turns, group)
+        return calls.round(own, server_table, turns, group)
 
     def _first(
         self, at: str, number: int, back: tuple[str, ...], group: int
     ) -> AtHubs[tuple[str, ...]] | None:
-        """At the master: the visitors of a turn, where whoever is free first is next. `back`: who
-        is free since the last turn. None: the order is not found so."""
+        """At the master: the visitors of a turn, in order of arrival. `back`: the silos that have
+        become free since the last turn. None: the order does not depend on arrival."""
         return None
 
     @abstractmethod
     def _told(self, at: str, value: AtHubs[Any]) -> Any:
-        """A decision that one party made, told to everyone; not a message of the algorithm."""
+        """A decision of one party, announced to all; not a message of the algorithm."""

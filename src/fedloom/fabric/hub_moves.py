@@ -1,4 +1,4 @@
-"""Moves between hubs, which all engines share: an engine says how to send and to receive."""
+"""Moves between hubs, for all engines. An engine provides sending and receiving."""
 
 from __future__ import annotations
 
@@ -113,9 +113,9 @@ class HubMoves(Accounts, Checks):
         to: Sequence[str],
         payload: Any,
     ) -> list[Crossing]:
-        """The same to each of them."""
-        for each in to:
-            self._send(key, kind, source, each, payload)
+        """Send the same payload to each of them, and book it."""
+        for receiver in to:
+            self._send(key, kind, source, receiver, payload)
         return self._posted(kind, direction, source, to, payload)
 
     def _posted(
@@ -123,7 +123,7 @@ class HubMoves(Accounts, Checks):
     ) -> list[Crossing]:
         size = tree.nbytes(payload)
         self.ledger.book("top", direction, kind, len(to), size * len(to))
-        return [Crossing(source, each, size) for each in to]
+        return [Crossing(source, receiver, size) for receiver in to]
 
     def _fetch(self, key: Key, kind: Kind, source: str, to: str, own: AtHubs[Any]) -> Any:
         if source == to:

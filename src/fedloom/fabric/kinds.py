@@ -1,8 +1,8 @@
 """Kinds of message, and the message itself.
 
-A kind says what a move carries; nothing leaves a party without one. Kinds are module constants of
-the algorithm that uses them. Row kinds name the shape of one row by a word that the task resolves
-(RowWord), so a hub can check what it is sent and knows the shape of what nobody sent.
+Every message has a kind, which says what it carries. Kinds are module constants of the algorithm
+that uses them. A kind of rows names the shape of a row by a word (RowWord) that the task resolves,
+so that a hub can check what it receives, and knows the shape of missing rows.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from ..core.topology import Party
 Tier = Literal["bottom", "top"]
 Direction = Literal["down", "up", "across"]
 
-ABOUT: dict[str, str] = {}  # every kind there is -> what it carries, for people
+ABOUT: dict[str, str] = {}  # name of every kind -> what it carries, as text
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What a move carries. `row` for kinds whose payload has one entry a row. `reveals`: what a
-    receiver who looks closely can compute from it, where it is not protected."""
+    """What a message carries. `row`: the shape of a row, for payloads with one entry a row.
+    `reveals`: what a curious receiver can compute from it, where it is not protected."""
 
     name: str
     about: str
@@ -40,7 +40,7 @@ class Kind:
 
 
 class Key(NamedTuple):
-    """When in the run: messages of one link are sent in this order."""
+    """The position of a message in the run. Messages of a link are sent in this order."""
 
     round: int
     move: int
@@ -50,8 +50,8 @@ class Key(NamedTuple):
 
 
 class Message(NamedTuple):
-    """One message. (key, kind, source, to) is sent once; `receipt` is the last move that the
-    sender (a hub) accepted from the receiver (its client)."""
+    """One message. (key, kind, source, to) is sent once. `receipt`: the last move that the sender
+    (a hub) accepted from the receiver (its client)."""
 
     key: Key
     kind: str

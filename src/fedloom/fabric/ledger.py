@@ -1,8 +1,8 @@
-"""Who sent how much: messages and bytes by round, tier, direction and kind.
+"""The ledger of traffic: messages and bytes by round, tier, direction and kind.
 
 A hub books both directions of its silo (sent down, accepted up); between hubs and the server, the
 sender books. So the ledgers of all parties add up to the ledger of a simulation. Bytes are payload:
-tensors as they are, one byte for each entry of a mask.
+the size of tensors, one byte for each entry of a mask.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from .kinds import Direction, Kind, Tier
 
 
-class Entry(NamedTuple):
-    """One line of the ledger."""
+class LedgerEntry(NamedTuple):
+    """Messages and bytes of a round, for one tier, direction and kind."""
 
     round: int
     tier: Tier
@@ -25,23 +25,25 @@ class Entry(NamedTuple):
     bytes: int
 
 
-class Line(NamedTuple):
+class LedgerLine(NamedTuple):
+    """What messages are added up by."""
+
     tier: Tier
     direction: Direction
     kind: str
 
 
 class Ledger:
-    """Bookings of one or more parties."""
+    """Traffic of one or more parties."""
 
     def __init__(self) -> None:
-        self._rounds: dict[int, Mapping[Line, tuple[int, int]]] = {}
-        self._open: dict[Line, tuple[int, int]] = {}
+        self._rounds: dict[int, Mapping[LedgerLine, tuple[int, int]]] = {}
+        self._open: dict[LedgerLine, tuple[int, int]] = {}
         self._round = -1
-        self._next = 0  # after all that are booked
+        self._next = 0  # the round after all booked ones
 
     def begin(self, round: int) -> None:
-        """What follows is of this round; an earlier try at it, or at later ones, is forgotten."""
+        """Begin a round. Earlier bookings of it, or of later rounds, are dropped (a rollback)."""
         if round < self._next:
             self._rounds = {r: lines for r, lines in self._rounds.items() if r < round}
         self._round, self._next, self._open = round, round + 1, {}
@@ -49,89 +51,89 @@ class Ledger:
 
     def book(self, tier: Tier, direction: Direction, kind: Kind, messages: int, bytes: int) -> None:
         if messages:
-            line = Line(tier, direction, kind.name)
+            line = LedgerLine(tier, direction, kind.name)
             before = self._open.get(line, (0, 0))
             self._open[line] = (before[0] + messages, before[1] + bytes)
 
     def end(self) -> None:
-        """The round is over. Rounds that cost the same share one record."""
+        """End the round. A round with the same cost as the one before shares its record."""
         last = self._rounds.get(self._round - 1)
         if last == self._open:
             self._rounds[self._round] = last
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[LedgerEntry]:
         for round, lines in sorted(self._rounds.items()):
             for line, (messages, size) in sorted(lines.items()):
-                yield Entry(round, *line, messages, size)
+                yield LedgerEntry(round, *line, messages, size)
 
-    def of_round(self, round: int) -> dict[Line, tuple[int, int]]:
+    def of_round(self, round: int) -> dict[LedgerLine, tuple[int, int]]:
         """(tier, direction, kind) -> (messages, bytes) of one round."""
         return dict(self._rounds.get(round, {}))
 
-    def lines(self) -> dict[Line, tuple[int, int]]:
+    def lines(self) -> dict[LedgerLine, tuple[int, int]]:
         """(tier, direction, kind) -> (messages, bytes) of all rounds."""
         alike = Counter(map(id, self._rounds.values()))  # rounds that cost the same share a record
-        found: dict[Line, tuple[int, int]] = {}
+        sums: dict[LedgerLine, tuple[int, int]] = {}
         for lines in {id(lines): lines for lines in self._rounds.values()}.values():
             times = alike[id(lines)]
             for line, (messages, size) in lines.items():
-                before = found.get(line, (0, 0))
-                found[line] = (before[0] + times * messages, before[1] + times * size)
-        return dict(sorted(found.items()))
+                before = sums.get(line, (0, 0))
+                sums[line] = (before[0] + times * messages, before[1] + times * size)
+        return dict(sorted(sums.items()))
 
     def by_tier(self) -> dict[str, int]:
-        """Bytes so far, of each tier."""
-        found = {"bottom": 0, "top": 0}
+        """Bytes of each tier so far."""
+        sums = {"bottom": 0, "top": 0}
         for line, (_, size) in self.lines().items():
-            found[line.tier] += size
-        return found
+            sums[line.tier] += size
+        return sums
 
     def total(self, tier: Tier | None = None) -> int:
         """Bytes so far, of one tier or of both."""
-        each = self.by_tier()
-        return sum(each.values()) if tier is None else each[tier]
+        sums = self.by_tier()
+        return sum(sums.values()) if tier is None else sums[tier]
 
     @staticmethod
     def merged(ledgers: Iterable[Ledger]) -> Ledger:
-        """The ledger of several parties together."""
-        messages: Counter[tuple[int, Line]] = Counter()
-        sizes: Counter[tuple[int, Line]] = Counter()
+        """The sum of the ledgers of several parties."""
+        messages: Counter[tuple[int, LedgerLine]] = Counter()
+        sizes: Counter[tuple[int, LedgerLine]] = Counter()
         for ledger in ledgers:
             for entry in ledger:
-                where = (entry.round, Line(entry.tier, entry.direction, entry.kind))
+                where = (entry.round, LedgerLine(entry.tier, entry.direction, entry.kind))
                 messages[where] += entry.messages
                 sizes[where] += entry.bytes
         return Ledger.of(
-            Entry(round, *line, count, sizes[round, line])
+            LedgerEntry(round, *line, count, sizes[round, line])
             for (round, line), count in messages.items()
         )
 
     def to_json(self) -> list[Any]:
-        """[first round, last round, lines] for each stretch of rounds that cost the same."""
+        """[first round, last round, lines] for each series of rounds with the same cost."""
         stretches: list[Any] = []
         for round, lines in sorted(self._rounds.items()):
-            told = [[*line, *cost] for line, cost in sorted(lines.items())]
-            if stretches and stretches[-1][1:] == [round - 1, told]:
+            rows = [[*line, *cost] for line, cost in sorted(lines.items())]
+            if stretches and stretches[-1][1:] == [round - 1, rows]:
                 stretches[-1][1] = round
             else:
-                stretches.append([round, round, told])
+                stretches.append([round, round, rows])
         return stretches
 
     @staticmethod
     def from_json(stretches: Iterable[Any]) -> Ledger:
         ledger = Ledger()
-        for first, last, told in stretches:
-            lines = {Line(*line): (messages, size) for *line, messages, size in told}
+        for first, last, rows in stretches:
+            lines = {LedgerLine(*line): (messages, size) for *line, messages, size in rows}
             ledger._rounds.update(dict.fromkeys(range(first, last + 1), lines))
         ledger._next = max(ledger._rounds, default=-1) + 1
         return ledger
 
     @staticmethod
-    def of(entries: Iterable[Entry]) -> Ledger:
+    def of(entries: Iterable[LedgerEntry]) -> Ledger:
         """A ledger with these entries."""
-        rounds: dict[int, dict[Line, tuple[int, int]]] = {}
+        rounds: dict[int, dict[LedgerLine, tuple[int, int]]] = {}
         for entry in entries:
-            line = Line(entry.tier, entry.direction, entry.kind)
+            line = LedgerLine(entry.tier, entry.direction, entry.kind)
             rounds.setdefault(entry.round, {})[line] = (entry.messages, entry.bytes)
         ledger = Ledger()
         ledger._rounds = dict(rounds)

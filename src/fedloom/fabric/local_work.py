@@ -1,4 +1,4 @@
-"""Local work: which functions may be applied where values live, and what they are given."""
+"""Local work: the functions that may be applied where values live, and their arguments."""
 
 from __future__ import annotations
 
@@ -22,22 +22,25 @@ def name_of(f: Local) -> str:
 
 
 def by_rows(f: L) -> L:
-    """Says of local work that what it gives for a row depends on this row, and on what is the same
-    at all clients of a silo, only: an engine may do the rows of many clients at once."""
+    """A decorator for local work whose result for a row depends only on that row, and on values
+    that are the same at all clients of a silo. An engine may compute the rows of many clients at
+    once."""
     f.by_rows = True  # type: ignore[attr-defined]
     return f
 
 
 def in_shares(f: L) -> L:
-    """Says of local work that, if it is one local step, its mean over clients with the same weights
-    is what it gives for all of their rows, each with its share in the mean in place of a mask. That
-    is so if it gives a constant and a sum over rows, in which each row has its share."""
+    """A decorator for local work of one local step that is linear in the mask.
+
+    For clients with the same weights, its mean over them equals its result for all of their rows
+    together, with each row's share in the mean as its mask. That is so where the result is a
+    constant plus a sum over rows weighted by the mask."""
     f.in_shares = True  # type: ignore[attr-defined]
     return f
 
 
 def check_local(f: Local) -> None:
-    """A local function sees its arguments and nothing else of the run."""
+    """Refuse a function that has access to values of the run besides its arguments."""
     for inside in _carried(f):
         if isinstance(inside, Placed | Tensor):
             raise PlacementError(
@@ -47,7 +50,7 @@ def check_local(f: Local) -> None:
 
 
 def _carried(f: Any) -> Iterator[Any]:
-    """What a function brings along besides its arguments."""
+    """Values that a function can access besides its arguments."""
     if isinstance(f, partial):
         yield from (*f.args, *f.keywords.values(), *_carried(f.func))
         return
@@ -57,13 +60,13 @@ def _carried(f: Any) -> Iterator[Any]:
     for cell in getattr(plain, "__closure__", None) or ():
         try:
             yield cell.cell_contents
-        except ValueError:  # a cell that is not filled yet
+        except ValueError:  # an empty cell
             continue
 
 
 @lru_cache(256)
 def giving_tensors(f: Local) -> Local:
-    """f, refusing a result that is not made of tensors: what clients compute is stacked, averaged
+    """f with a check that its result is made of tensors: results of clients are stacked, averaged
     or sent."""
 
     @wraps(f)
@@ -77,7 +80,7 @@ def giving_tensors(f: Local) -> Local:
 
 
 def of_nothing(f: Local) -> Local:
-    """A function without arguments as one that ignores its argument."""
+    """A function without arguments, as one that ignores its argument."""
 
     @wraps(f)
     def ignoring(_: None) -> Any:
@@ -87,7 +90,7 @@ def of_nothing(f: Local) -> Local:
 
 
 def argument(value: Any, party: Party, user: str) -> Any:
-    """A placed value as a local function at a party is given it."""
+    """The value of a placed value at one party: the argument of a local function there."""
     if isinstance(value, Known):
         return value.value
     if isinstance(value, PerSilo):
@@ -103,7 +106,7 @@ def argument(value: Any, party: Party, user: str) -> Any:
 
 
 def misplaced(value: Any, where: str, user: str) -> PlacementError:
-    """The error for a value that is not where it is used."""
+    """The error for a value that does not live where it is used."""
     if isinstance(value, AtHubs):
         return PlacementError(
             f"{user} at {where} was given a value that lives {value.where()}: bring it down with "

@@ -1,4 +1,4 @@
-"""Noise of a client, from its own streams."""
+"""A client's noise, from its own streams."""
 
 from __future__ import annotations
 
@@ -14,21 +14,24 @@ from ..core.rng import Stream
 
 
 class Once(NamedTuple):
-    """Says of noise that a row gets the same each time, as long as what it is released from stays
-    the same: the value at its client."""
+    """A row gets the same noise each time, as long as the value at its client that it is released
+    from stays the same."""
 
     released_from: AtClients[Any]
 
 
 def of_rows(streams: Sequence[Stream], count: int, sizes: tuple[int, int]) -> Noise:
-    """Standard normal numbers, and uniform ones in [-1, 1), for so many rows: all from one stream,
-    or each from its own."""
+    """Standard normal numbers, and uniform ones in [-1, 1), for `count` rows: from one stream for
+    all rows, or one for each."""
     normal, uniform = sizes
-    each = 1 if len(streams) == count else count
-    drawn = [(one.normal(each * normal), one.uniform(each * uniform)) for one in streams]
+    rows_each = 1 if len(streams) == count else count
+    numbers = [
+        (stream.normal(rows_each * normal), stream.uniform(rows_each * uniform))
+        for stream in streams
+    ]
     nothing = [torch.zeros(0, dtype=torch.float64)]
-    gaussian = [torch.from_numpy(a) for a, _ in drawn] or nothing
-    flat = [torch.from_numpy(b) for _, b in drawn] or nothing
+    gaussian = [torch.from_numpy(a) for a, _ in numbers] or nothing
+    flat = [torch.from_numpy(b) for _, b in numbers] or nothing
     return Noise(
         torch.cat(gaussian).reshape(count, normal),
         2 * torch.cat(flat).reshape(count, uniform) - 1,
@@ -41,7 +44,7 @@ def of_shape(stream: Stream, shape: tuple[int, ...]) -> Tensor:
 
 
 def among_padding(noise: Noise, real: Tensor) -> Noise:
-    """Noise of real rows where they lie among padding, which gets none."""
+    """Noise of real rows at their positions among padding, which gets zeros."""
 
     def spread(a: Tensor) -> Tensor:
         out = a.new_zeros(*real.shape, a.shape[-1])

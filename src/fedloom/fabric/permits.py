@@ -1,7 +1,7 @@
-"""What may leave and reach a party: kinds, ways, shapes and dtypes, and nothing else.
+"""Permits: the kinds, routes, shapes and dtypes of messages that may leave or reach a party.
 
-Made from what `fedloom explain` lists for a run, agreed on by all parties, and held against every
-message that is sent and every one that comes. Where a kind carries rows, their number is free.
+They are made from the messages that `fedloom explain` lists for a run. All parties agree on them,
+and every message is checked when it is sent and when it is received. The number of rows is free.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from ..core.topology import Client, Party, title
 from .kinds import END, PACE, READY, Message
 from .visits import FREE, RECALL
 
-NOTHING = (READY.name, END.name, PACE.name, RECALL.name, FREE.name)  # whoever sends them
+NOTHING = (READY.name, END.name, PACE.name, RECALL.name, FREE.name)  # empty; from anybody
 TOLD = "told"  # a decision of the master: names of silos
-ROWS = -1  # any number
-FEW = 1 << 16  # numbers that are quicker looked at together
+ROWS = -1  # any number of rows
+FEW = 1 << 16  # up to so many numbers, one check of all tensors together is faster
 
 
 class Way(NamedTuple):
-    """From where to where: `bank/*` are the clients of a silo."""
+    """The kind, the source and the receiver of messages. `bank/*`: the clients of a silo."""
 
     kind: str
     source: str
@@ -46,7 +46,7 @@ def _place(party: Party) -> str:
 
 
 def form(tensors: Iterable[tuple[str, str, tuple[int, ...]]], rows: bool) -> Form:
-    """Shapes as they are permitted."""
+    """A form from (path, dtype, shape) of tensors. `rows`: any number of rows is permitted."""
     return tuple(
         (name, dtype, (ROWS, *shape[1:]) if rows and shape else shape)
         for name, dtype, shape in tensors
@@ -61,14 +61,14 @@ def form_of(payload: Any, rows: bool = True) -> Form:
 
 @dataclass(frozen=True)
 class Permits:
-    """Forms by way."""
+    """The permitted forms of each route."""
 
     forms: Mapping[Way, frozenset[Form]]
 
     def check(self, message: Message) -> None:
-        """FrameError for what was not agreed on."""
+        """FrameError for a message that was not agreed on."""
         if message.kind in (*NOTHING, TOLD):
-            if not _is_word(message):
+            if not _is_small(message):
                 raise _refused(message, "carries too much")
             return
         known = self.forms.get(way(message.kind, message.source, message.to))
@@ -76,48 +76,48 @@ class Permits:
             raise _refused(message, "was not agreed on")
         tensors, shape = tree.apart(message.payload)
         names, others = tree.described(shape)
-        found = [(n, _name(a.dtype), tuple(a.shape)) for n, a in zip(names, tensors, strict=True)]
-        if others or not (tuple(found) in known or form(found, True) in known):
-            told = ", ".join(f"{name} {dtype} {list(size)}" for name, dtype, size in found)
-            raise _refused(message, f"is not as agreed on: {told or others}")
+        actual = [(n, _name(a.dtype), tuple(a.shape)) for n, a in zip(names, tensors, strict=True)]
+        if others or not (tuple(actual) in known or form(actual, True) in known):
+            described = ", ".join(f"{name} {dtype} {list(size)}" for name, dtype, size in actual)
+            raise _refused(message, f"is not as agreed on: {described or others}")
 
     def to_json(self) -> list[Any]:
         return [
-            [*where, sorted([[*part] for part in one] for one in forms)]
+            [*where, sorted([[*tensor] for tensor in form] for form in forms)]
             for where, forms in sorted(self.forms.items())
         ]
 
     @staticmethod
-    def from_json(told: Iterable[Any]) -> Permits:
+    def from_json(saved: Iterable[Any]) -> Permits:
         return Permits(
             {
                 Way(kind, source, to): frozenset(
-                    tuple((name, dtype, tuple(shape)) for name, dtype, shape in one)
-                    for one in forms
+                    tuple((name, dtype, tuple(shape)) for name, dtype, shape in form)
+                    for form in forms
                 )
-                for kind, source, to, forms in told
+                for kind, source, to, forms in saved
             }
         )
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """How large numbers may be. `largest`: each of them, either way; `norms`: all of a message
-    together, by kind."""
+    """Limits on numbers. `largest`: of the absolute value of each number; `norms`: of the norm of a
+    message, by kind."""
 
     largest: float = math.inf
     norms: Mapping[str, float] = field(default_factory=dict)
 
     def check(self, message: Message) -> None:
-        """NotFiniteError where numbers are NaN, infinite or far out of range."""
+        """NotFiniteError where numbers are NaN, infinite or too large."""
         real = [a for a in tree.tensors(message.payload) if a.is_floating_point() and a.numel()]
         together = len(real) > 1 and sum(a.numel() for a in real) < FEW
         for a in [torch.cat([a.reshape(-1) for a in real])] if together else real:
             low, high = (float(end) for end in torch.aminmax(a))
             finite, size = math.isfinite(low) and math.isfinite(high), max(-low, high)
             if not finite or size > self.largest:
-                told = f"{size:g}" if finite else "NaN or infinity"
-                raise _too_large(message, told, self.largest)
+                size_text = f"{size:g}" if finite else "NaN or infinity"
+                raise _too_large(message, size_text, self.largest)
         if message.kind in self.norms:
             norm = math.hypot(*(float(torch.linalg.vector_norm(a.double())) for a in real))
             if norm > self.norms[message.kind]:
@@ -134,14 +134,14 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _too_large(message: Message, told: str, most: float) -> NotFiniteError:
+def _too_large(message: Message, what: str, most: float) -> NotFiniteError:
     way = f"{message.kind} from {title(message.source)} to {title(message.to)}"
-    return NotFiniteError(f"{message.key}: {told} in {way}; at most {most:g} is taken")
+    return NotFiniteError(f"{message.key}: {what} in {way}; at most {most:g} is taken")
 
 
-def _is_word(message: Message) -> bool:
-    """Nothing, or a few names."""
+def _is_small(message: Message) -> bool:
+    """Whether the message carries nothing or, if it is a decision, names only."""
     payload = message.payload
     if message.kind != TOLD:
         return payload is None
-    return isinstance(payload, tuple) and all(isinstance(one, str) for one in payload)
+    return isinstance(payload, tuple) and all(isinstance(name, str) for name in payload)

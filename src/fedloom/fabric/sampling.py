@@ -1,4 +1,4 @@
-"""Minibatches, which every party draws alike from common streams."""
+"""Minibatches, from common streams: every party draws the same rows."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from torch import Tensor
 
 from ..core.rng import Streams
 
-ROUNDS = 32  # that are drawn at once: small draws one after the other take three times as long,
-NUMBERS = 2**15  # if they have no more rows than these
+ROUNDS = 32  # rounds drawn at once, which is three times as fast for small minibatches
+NUMBERS = 2**15  # at most so many rows are drawn at once
 
 
 class Sampler:
-    """Of so many rows. What was drawn last is kept, for this round and some more."""
+    """Draws minibatches of `size` rows; caches those of this round and some later ones."""
 
     def __init__(self, streams: Streams, size: int):
         self._streams, self._size = streams, size
-        self._drawn: dict[tuple[int, int, int], Tensor] = {}
+        self._minibatches: dict[tuple[int, int, int], Tensor] = {}
 
     def sample(self, rows: int, minibatches: int, round: int) -> Tensor:
-        """The rows of a round's minibatches, one a line."""
-        if (rows, minibatches, round) not in self._drawn:
-            self._drawn.clear()
+        """The rows of a round's minibatches: [minibatches, rows]."""
+        if (rows, minibatches, round) not in self._minibatches:
+            self._minibatches.clear()
             for later in range(round, round + max(1, min(ROUNDS, NUMBERS // (minibatches * rows)))):
                 streams = (self._streams.common("minibatch", later, q) for q in range(minibatches))
-                drawn = np.stack([stream.sample(self._size, rows) for stream in streams])
-                self._drawn[rows, minibatches, later] = torch.from_numpy(drawn)
-        return self._drawn[rows, minibatches, round]
+                drawn_rows = np.stack([stream.sample(self._size, rows) for stream in streams])
+                self._minibatches[rows, minibatches, later] = torch.from_numpy(drawn_rows)
+        return self._minibatches[rows, minibatches, round]

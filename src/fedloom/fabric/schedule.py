@@ -1,10 +1,9 @@
-"""What the world decides: who is there in a round, who answers a move, who visits whom when.
+"""Schedules: which clients are present in a round, who answers a move, who visits the master when.
 
-A hub is the only authority on its roster. The roster is full (or what the schedule says) at the
-start of a round and only shrinks within it: whoever does not answer an upward move is out until the
-next round. Who dropped out, and when, is recorded, and so is the order of visits to the master of
-an asynchronous algorithm; the record alone replays the run.
-"""
+Only a hub decides on its roster. At the start of a round, the roster is full (or as the schedule
+says). Within the round it only shrinks: a client that does not answer an upward move is out until
+the next round. Dropouts are recorded, and so is the order of visits to the master of an
+asynchronous algorithm. The record is enough to replay the run."""
 
 from __future__ import annotations
 
@@ -28,8 +27,8 @@ START = "start"
 
 
 class Moment(NamedTuple):
-    """An upward move, named so that adding a verb elsewhere does not rename it; START, 0 is the
-    beginning of the round."""
+    """An upward move, by round, kind and occurrence. START, 0 is the start of the round. Verbs
+    added elsewhere in a round do not change the name."""
 
     round: int
     kind: str = START
@@ -37,29 +36,29 @@ class Moment(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """One answer of the master of an asynchronous algorithm: the silos that came for it, in this
-    order, and those that it called for fresh embeddings before."""
+    """One answer of the master of an asynchronous algorithm. `visitors`: the silos that get it, in
+    this order; `again`: the silos that the master called for fresh embeddings first."""
 
     visitors: tuple[str, ...]
     again: tuple[str, ...] = ()
 
 
-class Back(NamedTuple):
-    """Hubs went back to where they were after so many rounds. `held`: what each had, by the newest
-    round that it held."""
+class RollbackRecord(NamedTuple):
+    """Hubs rolled back to the state after `round` rounds. `newest`: the newest round that each hub
+    had a state of."""
 
     round: int
-    held: dict[str, int]
+    newest: dict[str, int]
 
 
 @runtime_checkable
 class Schedule(Protocol):
-    """Says who answers at a moment. Clients are given in the silo's order."""
+    """Decides which clients answer at a moment. Clients are in the silo's order."""
 
     def answers(self, moment: Moment, silo: str, clients: Sequence[str]) -> Bools: ...
 
     def check(self, clients: Mapping[str, Sequence[str]]) -> None:
-        """Refuse a schedule that speaks of parties who are not there: {silo: names}."""
+        """Refuse a schedule that names parties who do not exist. `clients`: {silo: names}."""
         ...
 
 
@@ -76,7 +75,7 @@ class Everyone:
 
 @dataclass(frozen=True)
 class Drawn(Checked):
-    """Each client is there in a round with probability `presence`, drawn from `seed`."""
+    """Each client is present in a round with probability `presence`, drawn from `seed`."""
 
     presence: Share
     seed: int = 0
@@ -94,7 +93,7 @@ Absences = Mapping[Moment, Mapping[str, Sequence[str]]]
 
 @dataclass(frozen=True)
 class Scripted:
-    """Everyone answers, except where the script names who does not: {moment: {silo: names}}."""
+    """All clients answer, except those named in {moment: {silo: names}}."""
 
     absent: Absences
 
@@ -114,39 +113,40 @@ class Scripted:
 
 @dataclass
 class Recorded:
-    """Who dropped out, and when, as it happened: {moment: {silo: names}}; who visited the master,
-    {round: turns}; and how often hubs went back (rounds are recorded as they were made last). Also
-    a schedule: it replays the rounds it recorded."""
+    """The record of a run, and a schedule that replays it.
+
+    `dropped`: {moment: {silo: names of clients that dropped out}}; `visits`: {round: turns};
+    `back`: rollbacks. Rounds are recorded as they were computed last."""
 
     dropped: dict[Moment, dict[str, tuple[str, ...]]] = field(default_factory=dict)
     rounds: int = 0
     visits: dict[int, list[Turn]] = field(default_factory=dict)
-    back: tuple[Back, ...] = ()
+    back: tuple[RollbackRecord, ...] = ()
 
     def begin(self, round: int) -> None:
-        """What follows is of this round; an earlier try at it, or at later ones, is forgotten."""
+        """Begin a round. Earlier records of it, or of later rounds, are dropped (a rollback)."""
         if round < self.rounds:
             self.dropped = {m: who for m, who in self.dropped.items() if m.round < round}
             self.visits = {r: turns for r, turns in self.visits.items() if r < round}
         self.rounds = round + 1
 
     def visited(self, round: int, number: int, turn: Turn) -> None:
-        """An answer of the master; those of higher numbers are still to come."""
+        """Record an answer of the master; answers with higher numbers are dropped."""
         self.visits.setdefault(round, [])[number:] = [turn]
 
     def order(self, round: int, turns: int, group: int) -> list[tuple[str, ...]]:
-        """Who came in each turn of a round, for an algorithm that has so many of so many."""
-        found = [turn.visitors for turn in self.visits.get(round, [])]
-        if len(found) != turns or any(len(set(who)) != group for who in found):
-            told = ", ".join(str(len(who)) for who in found) or "none"
+        """The visitors of each turn of a round: `turns` turns of `group` visitors."""
+        visitors = [turn.visitors for turn in self.visits.get(round, [])]
+        if len(visitors) != turns or any(len(set(who)) != group for who in visitors):
+            sizes = ", ".join(str(len(who)) for who in visitors) or "none"
             raise SettingError(
                 f"round {round}: the algorithm has {turns} turns of {group} different visitors; "
-                f"recorded are {told}"
+                f"recorded are {sizes}"
             )
-        return found
+        return visitors
 
     def of_round(self, round: int) -> Recorded:
-        """Who dropped out, and who visited, in one round."""
+        """Dropouts and visits of one round."""
         dropped = {moment: who for moment, who in self.dropped.items() if moment.round == round}
         visits = {round: [*self.visits[round]]} if round in self.visits else {}
         return Recorded(dropped, round + 1, visits)
@@ -154,7 +154,7 @@ class Recorded:
     def note(
         self, moment: Moment, silo: str, clients: Sequence[str], before: Bools, after: Bools
     ) -> None:
-        """The roster before and after a moment."""
+        """Record who dropped out: the roster before and after a moment."""
         gone = tuple(clients[place] for place in np.flatnonzero(before & ~after).tolist())
         if gone:
             self.dropped.setdefault(moment, {})[silo] = gone
@@ -178,7 +178,7 @@ class Recorded:
 
     @staticmethod
     def read(path: Path) -> Recorded:
-        """From a file; refuse what is none."""
+        """Read schedule.json; a DataError where it is invalid."""
         try:
             return Recorded.from_json(json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
@@ -186,7 +186,7 @@ class Recorded:
 
     @staticmethod
     def merged(records: Iterable[Recorded]) -> Recorded:
-        """One record from those of several parties."""
+        """The records of several parties together."""
         both = Recorded()
         for record in records:
             both.rounds = max(both.rounds, record.rounds)
@@ -197,15 +197,15 @@ class Recorded:
         return both
 
     def to_json(self) -> dict[str, Any]:
-        told: dict[str, Any] = {
+        saved: dict[str, Any] = {
             "rounds": self.rounds,
             "dropped": [[*moment, silos] for moment, silos in sorted(self.dropped.items())],
         }
         if self.visits:
-            told["visits"] = [[round, *turns] for round, turns in sorted(self.visits.items())]
+            saved["visits"] = [[round, *turns] for round, turns in sorted(self.visits.items())]
         if self.back:
-            told["back"] = [[*one] for one in self.back]
-        return told
+            saved["back"] = [[*rollback] for rollback in self.back]
+        return saved
 
     @staticmethod
     def from_json(saved: Mapping[str, Any]) -> Recorded:
@@ -217,20 +217,22 @@ class Recorded:
             round: [Turn(tuple(visitors), tuple(again)) for visitors, again in turns]
             for round, *turns in saved.get("visits", ())
         }
-        back = tuple(Back(int(round), dict(held)) for round, held in saved.get("back", ()))
+        back = tuple(
+            RollbackRecord(int(round), dict(newest)) for round, newest in saved.get("back", ())
+        )
         return Recorded(dropped, saved["rounds"], visits, back)
 
 
 @dataclass(frozen=True)
 class Resumed:
-    """A schedule in whose round `again.rounds - 1` some have dropped out already, or visited: what
-    happened before the hub's process was killed, and was told to others, happens again."""
+    """A schedule that repeats what has already happened in round `again.rounds - 1`: dropouts and
+    visits that the hub had announced before its process was killed."""
 
     schedule: Schedule
     again: Recorded
 
     def has_begun(self, round: int) -> bool:
-        """Whether the round had begun: who takes part in it is decided, whoever is gone by now."""
+        """Whether the round had begun: then its roster is decided, whoever is gone by now."""
         return round == self.again.rounds - 1
 
     def answers(self, moment: Moment, silo: str, clients: Sequence[str]) -> Bools:
@@ -240,7 +242,7 @@ class Resumed:
         return there & self.again.answers(moment, silo, clients)
 
     def visitors(self, round: int, number: int) -> tuple[str, ...] | None:
-        """Who visited in a turn, if that was decided."""
+        """The visitors of a turn, if they were decided."""
         turns = self.again.visits.get(round, [])
         return turns[number].visitors if number < len(turns) else None
 
@@ -250,7 +252,7 @@ class Resumed:
 
 
 def planned(schedule: Schedule) -> Schedule:
-    """Without what has happened already."""
+    """The schedule without what has already happened."""
     return schedule.schedule if isinstance(schedule, Resumed) else schedule
 
 

@@ -1,16 +1,16 @@
-"""The verbs that an algorithm is written in.
+"""The verbs that algorithms are written in.
 
-Local work is a pure function applied where values live (`at_clients`, `at_hubs`, `at`). The only
-way for anything to leave a party is a move, which names its kind:
+Local work is a pure function applied where values live (`at_clients`, `at_hubs`, `at`). A value
+leaves a party by a move only, which names its kind:
 
     down    to_clients, scatter, spread (clients)
     up      gather, mean, collect (clients)
     across  exchange; collect and spread between the hubs and one party
 
-`keep` makes client-held state whole, `hold` lets an engine compute a value once, `within` narrows
-the verbs to one silo, `visits` is how asynchronous algorithms go on. Every engine runs the same
-round() by giving these verbs its own meaning of "at each client". What an engine must give besides
-is in engine.py; an algorithm sees this file only.
+`keep` updates state at clients, `hold` lets an engine compute a value once, `within` narrows the
+verbs to one silo, `visits` is the loop of asynchronous algorithms. Every engine runs the same
+round(), with its own implementation of these verbs. Other methods of engines are in engine.py; an
+algorithm uses this file only.
 """
 
 from __future__ import annotations
@@ -33,12 +33,11 @@ from .visits import Ask, Learn
 
 
 class Fabric(ABC):
-    """Some or all parties of a federation, seen from above.
+    """Some or all parties of a federation.
 
-    `silos` are all silos, `part` each silo's part of the task, `parts` all of them, `shapes` the
-    shapes of messages, `size` the number of common rows, `streams` all randomness, `releases` how
-    often rows were released with noise.
-    """
+    `silos`: all silos; `part`: each silo's part of the task; `parts`: all of them; `shapes`: the
+    shapes of messages; `size`: the number of common rows; `streams`: all random streams;
+    `releases`: how often rows were released with noise."""
 
     silos: tuple[str, ...]
     part: PerSilo[Part]
@@ -53,18 +52,18 @@ class Fabric(ABC):
     @property
     @abstractmethod
     def round(self) -> int:
-        """The round going on, from 0."""
+        """The current round, from 0."""
 
     # Values
 
     @abstractmethod
     def known(self, value: Any) -> Known[Any]:
-        """Common knowledge: every party derives it, nobody sends it."""
+        """Common knowledge: every party derives it without a message."""
 
     @property
     @abstractmethod
     def parts(self) -> Known[dict[str, Part]]:
-        """All silos' parts of the task: the run file describes them to everyone."""
+        """All silos' parts of the task: common knowledge from the run file."""
 
     @property
     @abstractmethod
@@ -77,24 +76,24 @@ class Fabric(ABC):
 
     @abstractmethod
     def sample(self, rows: int, minibatches: int, round: int) -> Tensor:
-        """The rows of a round's minibatches, one a line, which every party draws alike."""
+        """The rows of a round's minibatches, [minibatches, rows]: the same at every party."""
 
     @abstractmethod
     def minibatch(self, ids: Tensor, steps: int | None = None) -> tuple[AtClients[Batch], RowMap]:
-        """Each client's own rows of a minibatch, and where they sit in it. `ids` are canonical row
-        numbers: [B], or [Q, B] for Q minibatches at once (positions then count through all).
-        `steps`: how many local steps will be taken on them, if that is known; an engine may lay
-        them out accordingly."""
+        """Each client's own rows of a minibatch, and their positions in it. `ids`: canonical row
+        numbers, [B], or [Q, B] for Q minibatches at once (positions then run through all of them).
+        `steps`: the number of local steps that will use them, if known; an engine may choose their
+        layout by it."""
 
     @abstractmethod
     def read(self, value: Placed) -> dict[Any, Any]:
-        """Out of the fabric: the value at every party hosted here (for records and tests)."""
+        """The value at every party hosted here, for records and tests; not for algorithms."""
 
     @abstractmethod
     def renew(self, value: AtHubs[Any], newer: AtHubs[Any]) -> AtHubs[Any]:
-        """The value, with the newer one at the hubs where that lives. Nothing moves."""
+        """The value, replaced by the newer one at the hubs where that lives. Nothing is sent."""
 
-    # Local work. `steps`: how many local steps f takes, for the clock; all else takes no time.
+    # Local work. `steps`: the number of local steps in f, for the virtual clock.
 
     @abstractmethod
     def at_clients(self, f: Local, *values: Placed, steps: int = 0) -> AtClients[Any]:
@@ -110,14 +109,14 @@ class Fabric(ABC):
 
     @abstractmethod
     def keep(self, new: AtClients[Any], old: AtClients[Any]) -> AtClients[Any]:
-        """Client-held state: the new value where the hub accepted all of this round so far."""
+        """State at clients: the new value where the hub has accepted all of this round so far."""
 
     @abstractmethod
     def hold(self, value: AtClients[Any]) -> AtClients[Any]:
-        """The same value; an engine that is lazy computes it once. Not for values with rows."""
+        """The same value, which a lazy engine computes only once. Not for values with rows."""
 
-    # Noise: from each client's own streams, which nobody else can draw. What it is drawn for is
-    # booked, for everyone in a silo.
+    # Noise: from each client's own streams, which nobody else can draw. Every use is counted in
+    # `releases`, for all clients of a silo.
 
     @abstractmethod
     def row_noise(
@@ -127,15 +126,16 @@ class Fabric(ABC):
         sizes: Mapping[str, tuple[int, int]],
         once: Once | None = None,
     ) -> AtClients[Noise]:
-        """For a release of a minibatch's rows (`ids`), so many normal and uniform numbers for each.
-        `once`: the same ones each time a row is asked for, which is booked once."""
+        """Noise for a release of a minibatch's rows (`ids`). `sizes`: how many normal and uniform
+        numbers each row of a silo gets. `once`: a row always gets the same noise, and is counted
+        once."""
 
     @abstractmethod
     def noise(
         self, ids: Tensor, steps: int, sizes: Mapping[str, tuple[int, ...]]
     ) -> AtClients[Tensor]:
-        """Normal numbers of the shape that is a silo's, at each of its clients, for so many local
-        steps on each of a minibatch's rows."""
+        """Normal numbers at each client, for `steps` local steps on each of a minibatch's rows.
+        `sizes`: the shape of the numbers in each silo."""
 
     # Moves inside a silo
 
@@ -143,8 +143,8 @@ class Fabric(ABC):
     def to_clients(
         self, kind: Kind, value: AtHubs[Any], holding: RowMap | None = None
     ) -> AtClients[Any]:
-        """The hub's value at each of its clients; `holding`: only at those with rows in the map,
-        and the others sit this round out."""
+        """The hub's value at each of its clients. `holding`: only at clients with rows in this map;
+        the others sit this round out."""
 
     @abstractmethod
     def scatter(self, kind: Kind, rows: AtHubs[Rows], where: RowMap) -> AtClients[Rows]:
@@ -152,7 +152,7 @@ class Fabric(ABC):
 
     @abstractmethod
     def gather(self, kind: Kind, value: AtClients[Tensor], where: RowMap) -> AtHubs[Rows]:
-        """Union by row. Rows of clients who did not answer are masked."""
+        """All rows of a silo at its hub. Rows of clients who did not answer are masked."""
 
     @abstractmethod
     def mean(
@@ -163,7 +163,8 @@ class Fabric(ABC):
         otherwise: AtHubs[Any],
         weight: AtClients[Tensor] | None = None,
     ) -> AtHubs[Any]:
-        """Mean over those who answered; where nobody did, or all weights are 0: `otherwise`."""
+        """Mean over the clients who answered; `otherwise` where nobody did, or all weights are
+        0."""
 
     # Moves between hubs, or with the server
 
@@ -189,8 +190,8 @@ class Fabric(ABC):
         ask: Ask,
         answer: Local,
         learn: Learn,
-        mine: AtHubs[Any],
-        desk: AtHubs[Any],
+        own: AtHubs[Any],
+        server_table: AtHubs[Any],
         *,
         at: str,
         reply: Kind,
@@ -199,14 +200,15 @@ class Fabric(ABC):
         again: Local | None = None,
         given: Any = None,
     ) -> tuple[AtHubs[Any], AtHubs[Any]]:
-        """`turns` answers of the master `at`, each to a group of visitors: what every silo has
-        (`mine`) and what the master has (`desk`) afterwards. `given`: common knowledge.
+        """The loop of an asynchronous algorithm: `turns` answers of the master `at`, each to
+        `group` visitors. `own`: the state of every silo; `server_table`: the state of the master.
+        Returns both. `given`: common knowledge.
 
-        ask(silo, mine, visit) -> ({kind: value for the master}, what the silo keeps for learn)
-        again(parts, given, desk, visits, asks) -> for each silo, whether the master calls it
-        answer(parts, given, desk, visits, asks) -> (desk, {visitor: reply})
-        learn(silo, mine, visit, kept, reply) -> what the visitor has afterwards
+        ask(silo, own, visit) -> ({kind: value for the master}, what the silo keeps for learn)
+        again(parts, given, server_table, visits, asks) -> for each silo, whether to call it
+        answer(parts, given, server_table, visits, asks) -> (server_table, {visitor: reply})
+        learn(silo, own, visit, kept, reply) -> the new state of the visitor
 
-        The desk given here stays as it is: `again` and `answer` get the round's own copy, which
-        they may write into. What `again` writes must be what `answer` would write anyway.
+        `again` and `answer` get the round's own copy of the server table and may write into it; the
+        argument stays unchanged. `again` may write only what `answer` would write, too.
         """

@@ -1,14 +1,15 @@
-"""Visits: how asynchronous algorithms go on.
+"""Visits: the loop of asynchronous algorithms.
 
-A silo asks: it brings something to the master (a hub or the server). The master answers when a
-group of silos has come, and each of them learns from its answer; nobody waits for the others. Who
-comes when is not the algorithm's to say: a recorded order is replayed, the virtual clock knows who
-is there first, among real parties it may be whoever is free first, and else every silo is as likely
-to be the next (Poisson, equal rates).
+A silo asks: it sends something to the master (a hub or the server). The master answers when a group
+of silos has come, and each of them learns from the answer. Nobody waits for the other silos.
 
-`ask` and `learn` are small programs over the visitor's silo (its hub and clients), `answer` and
-`again` are local functions at the master. Its desk is copied when a round of visits begins: a visit
-is about a few rows of it, and these two may change their copy in place.
+The algorithm does not choose the order of visits. A recorded order is replayed; else the virtual
+clock decides who arrives first; among real parties it may be whoever is free first; else every silo
+is equally likely to be next (Poisson, equal rates).
+
+`ask` and `learn` are small programs over the visitor's silo (its hub and clients). `answer` and
+`again` are local functions at the master. The server table is copied once when a round begins: a
+visit concerns a few of its rows, and these two functions change the copy in place.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ RECALL = Kind("recall", "the master calls for fresh embeddings; carries nothing"
 
 
 class Visit(NamedTuple):
-    """A silo's way to the master. `turn` counts the master's answers through the run; `nth`: which
-    of the silo's visits of this round it is. A silo that is called again has the `nth` of those
+    """A silo's visit to the master. `turn`: the number of the master's answer in the run; `nth`:
+    the number of the silo's visit in this round. A silo that is called again has the `nth` of the
     visitors on whose rows it is called."""
 
     silo: str
@@ -49,7 +50,7 @@ Learn = Callable[["Fabric", AtHubs[Any], Visit, Any, AtHubs[Any]], AtHubs[Any]]
 
 
 def numbered(turn: Turn, number: int, seen: Counter[str]) -> tuple[list[Visit], list[Visit]]:
-    """The visits of a turn, and the calls. `seen`: visits of each silo in this round before."""
+    """The visits of a turn, and the calls. `seen`: the earlier visits of each silo in the round."""
     visits = [Visit(silo, number, (seen[silo],)) for silo in turn.visitors]
     calls = [
         Visit(silo, number, tuple(sorted({v.nth[0] for v in visits if v.silo != silo})))
@@ -59,7 +60,7 @@ def numbered(turn: Turn, number: int, seen: Counter[str]) -> tuple[list[Visit], 
 
 
 class Visits(NamedTuple):
-    """What a round of visits is made of; see Fabric.visits."""
+    """A round of visits; its fields are the arguments of Fabric.visits."""
 
     fed: Engine
     at: str
@@ -71,20 +72,20 @@ class Visits(NamedTuple):
     given: Known[Any]
 
     def round(
-        self, mine: AtHubs[Any], desk: AtHubs[Any], turns: int, group: int
+        self, own: AtHubs[Any], table: AtHubs[Any], turns: int, group: int
     ) -> tuple[AtHubs[Any], AtHubs[Any]]:
         fed, seen, back = self.fed, Counter[str](), self.fed.silos
-        desk = fed.at(self.at, tree.copy, desk)  # the round's own: `answer` may write into it
+        table = fed.at(self.at, tree.copy, table)  # a copy: `answer` may write into it
         for number in range(turns):
             who = self._who(number, turns, group, back)
             visits, _ = numbered(Turn(who), fed.round * turns + number, seen)
-            mine, desk = self._turn(mine, desk, visits, number)
+            own, table = self._turn(own, table, visits, number)
             seen.update(who)
             back = who
-        return mine, desk
+        return own, table
 
     def _who(self, number: int, turns: int, group: int, back: tuple[str, ...]) -> tuple[str, ...]:
-        """The visitors of a turn. `back`: who is free since the last one."""
+        """The visitors of a turn. `back`: the silos that became free since the last one."""
         fed, plan = self.fed, planned(self.fed.schedule)
         if isinstance(plan, Recorded) and plan.visits:
             return plan.order(fed.round, turns, group)[number]
@@ -93,16 +94,16 @@ class Visits(NamedTuple):
         first = fed._first(self.at, number, back, group)
         if first is not None:
             return tuple(fed._told(self.at, first))
-        drawn = fed.streams.common("visits", fed.round, number).permutation(len(fed.silos))
-        return tuple(fed.silos[place] for place in drawn[:group].tolist())
+        order = fed.streams.common("visits", fed.round, number).permutation(len(fed.silos))
+        return tuple(fed.silos[place] for place in order[:group].tolist())
 
     def _turn(
-        self, mine: AtHubs[Any], desk: AtHubs[Any], visits: list[Visit], number: int
+        self, own: AtHubs[Any], table: AtHubs[Any], visits: list[Visit], number: int
     ) -> tuple[AtHubs[Any], AtHubs[Any]]:
-        fed, at, kept, asks = self.fed, self.at, {}, []
+        fed, at, pending, asks = self.fed, self.at, {}, []
         for visit in visits:
             begun = 0.0 if fed.clock is None else fed.clock.set_out(visit.silo, at)
-            sent, kept[visit.silo] = self.ask(fed.within(visit.silo), mine, visit)
+            sent, pending[visit.silo] = self.ask(fed.within(visit.silo), own, visit)
             came, sizes = self._bring(sent, visit.silo)
             asks.append((visit, came))
             if fed.clock is not None:
@@ -110,26 +111,26 @@ class Visits(NamedTuple):
         known = fed.known(tuple(visits))
         called: tuple[str, ...] = ()
         if self.again is not None:
-            stale = fed.at(at, self.again, fed.parts, self.given, desk, known, self._at(asks))
+            stale = fed.at(at, self.again, fed.parts, self.given, table, known, self._at(asks))
             called = fed._told(at, fed.at(at, _names, fed.known(fed.silos), stale))
         turn = Turn(tuple(visit.silo for visit in visits), called)
         for call in _calls(turn, visits):
-            asks.append((call, self._call(mine, call)))
-        both = fed.at(at, self.answer, fed.parts, self.given, desk, known, self._at(asks))
-        desk, replies = fed.at(at, _first, both), fed.at(at, _second, both)
+            asks.append((call, self._call(own, call)))
+        both = fed.at(at, self.answer, fed.parts, self.given, table, known, self._at(asks))
+        table, replies = fed.at(at, _first, both), fed.at(at, _second, both)
         if fed.clock is not None:
             fed.clock.answer(at, 1)
         fed.record.visited(fed.round, number, turn)
         for visit in visits:
             answer = self._bring_back(replies, visit.silo)
-            new = self.learn(fed.within(visit.silo), mine, visit, kept[visit.silo], answer)
-            mine = AtHubs({**mine.held(), **new.held()}, mine.places)
-        return mine, desk
+            new = self.learn(fed.within(visit.silo), own, visit, pending[visit.silo], answer)
+            own = AtHubs({**own.held(), **new.held()}, own.places)
+        return own, table
 
     def _bring(
         self, sent: Mapping[Kind, AtHubs[Any]], silo: str
     ) -> tuple[dict[str, Any], list[int]]:
-        """A silo's messages to the master: what came there, by kind, and the bytes of each."""
+        """Send a silo's messages to the master. Returns what arrives, by kind, and their bytes."""
         fed, at = self.fed, self.at
         came, sizes = {}, []
         for kind, value in sent.items():
@@ -142,7 +143,7 @@ class Visits(NamedTuple):
         return came, sizes
 
     def _bring_back(self, replies: AtHubs[Any], silo: str) -> AtHubs[Any]:
-        """The master's answer to one silo."""
+        """Send the master's answer to one silo."""
         fed, at, reply = self.fed, self.at, self.reply
         key, _ = fed._next(reply)
         own = argument(replies, at, reply.name)[silo] if at in fed.hosted else None
@@ -157,8 +158,8 @@ class Visits(NamedTuple):
             {silo: own if silo == at else fed._incoming(key, reply, at, silo, silo)}, (silo,)
         )
 
-    def _call(self, mine: AtHubs[Any], call: Visit) -> dict[str, Any]:
-        """Fresh embeddings from a silo that did not come for them."""
+    def _call(self, own: AtHubs[Any], call: Visit) -> dict[str, Any]:
+        """Call a silo that is no visitor for fresh embeddings."""
         fed, at, silo = self.fed, self.at, call.silo
         key, _ = fed._next(RECALL)
         if at in fed.hosted and silo != at:
@@ -167,7 +168,7 @@ class Visits(NamedTuple):
             fed._incoming(key, RECALL, at, silo, silo)
         if fed.clock is not None:
             fed.clock.fetch(silo, at)
-        sent, _ = self.ask(fed.within(silo), mine, call)
+        sent, _ = self.ask(fed.within(silo), own, call)
         came, sizes = self._bring(sent, silo)
         if fed.clock is not None:
             fed.clock.fetched(silo, at, sizes)

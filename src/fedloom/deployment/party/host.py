@@ -127,7 +127,7 @@ class Host:
         self._session(self.links.transport(self.run, allowed, self.log.note, position), agree)
         (agreed,) = agreements
         facts = {"round": agreed.held.round, "attempt": agreed.line.number}
-        self.log.note("went back", held=agreed.back[-1].held, **facts)
+        self.log.note("went back", held=agreed.back[-1].newest, **facts)
         self.log.tell("going on", rollback.said(agreed), **facts)
         return agreed.late
 

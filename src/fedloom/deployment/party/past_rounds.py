@@ -24,7 +24,7 @@ from ...core.crash_points import crash
 from ...core.errors import DamagedError, SettingError
 from ...core.topology import Client
 from ...fabric.attempts import START, Held, Line
-from ...fabric.schedule import Back
+from ...fabric.schedule import RollbackRecord
 from ...records.checkpoint import Checkpoint, load_checkpoint, round_of
 from ...records.history import Checkpoints
 from ...records.snapshot import Snapshot
@@ -49,7 +49,7 @@ class LinkState(OfRun, kw_only=True, forbid_unknown_fields=True):
     client keeps, by field, the move whose receipt decides which of two versions counts."""
 
     line: Line = Line()
-    back: tuple[Back, ...] = ()
+    back: tuple[RollbackRecord, ...] = ()
     receipts: list[tuple[str, str, int, int]] = field(default_factory=list)  # silo, client, key
     # to hubs: the last key that is not kept, and those after it with their frames
     sent: dict[str, tuple[tuple[int, int], list[tuple[int, int, bytes]]]] = field(
@@ -71,7 +71,7 @@ class PastRounds:
 
     def __post_init__(self) -> None:
         self.checkpoints = Checkpoints(self.folder, self.keep)
-        self.line, self.back, self.rounds = Line(), tuple[Back, ...](), tuple[Held, ...]()
+        self.line, self.back, self.rounds = Line(), tuple[RollbackRecord, ...](), tuple[Held, ...]()
         self._link_states: dict[int, LinkState] = {}
         self._reported: set[str] = set()
 
@@ -172,7 +172,7 @@ class PastRounds:
             [self.line.of(done), *(state for state in self.rounds if state.round < done)]
         )
 
-    def adopt(self, state: Held, line: Line, back: tuple[Back, ...]) -> None:
+    def adopt(self, state: Held, line: Line, back: tuple[RollbackRecord, ...]) -> None:
         """Another attempt, from a round that is held. It counts as soon as it is on disk; messages
         of before are not needed any more."""
         old = self.links_of(state.round)

@@ -29,7 +29,7 @@ from ...core.topology import title
 from ...fabric.attempts import START, Held, Line
 from ...fabric.kinds import AT_THE_END, Message
 from ...fabric.permits import Permits, Way, form_of
-from ...fabric.schedule import Back
+from ...fabric.schedule import RollbackRecord
 from ...transports.party import PartyTransport
 from ..agreement.messages import JSON, packed, unpacked
 from ..party_file import Patience
@@ -44,7 +44,7 @@ class Agreed(Struct, frozen=True, forbid_unknown_fields=True):
 
     held: Held
     line: Line
-    back: tuple[Back, ...]
+    back: tuple[RollbackRecord, ...]
     late: frozenset[str]
 
     def packed(self) -> dict[str, Tensor]:
@@ -87,7 +87,7 @@ class Rollback:
         line = self.past.line.back_to(chosen.round, secrets.token_hex(8), 1 + max(numbers))
         newest = {hub: max(rounds).round for hub, rounds in rounds_of.items() if rounds}
         late = frozenset(greeting.boot for greeting in met.values())
-        agreed = Agreed(chosen, line, (*self.past.back, Back(chosen.round, newest)), late)
+        agreed = Agreed(chosen, line, (*self.past.back, RollbackRecord(chosen.round, newest)), late)
         self.past.adopt(agreed.held, agreed.line, agreed.back)
         crash("agreed")
         for hub in others:
@@ -167,6 +167,6 @@ def _words(states: Sequence[Held]) -> str:
 def said(agreed: Agreed) -> str:
     """For people."""
     had = ", ".join(
-        f"{title(hub)} had round {round}" for hub, round in agreed.back[-1].held.items()
+        f"{title(hub)} had round {round}" for hub, round in agreed.back[-1].newest.items()
     )
     return f"going on from round {agreed.held.round}, attempt {agreed.line.number}: {had}"

@@ -1,4 +1,4 @@
-"""Virtual time: what a run would take on a given network, and who is late.
+"""The virtual clock: how long a run would take on a given network, and which silos are delayed.
 
 May import: core, fabric.
 """

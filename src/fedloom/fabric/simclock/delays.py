@@ -1,9 +1,8 @@
-"""What delays a silo: pauses, sleep, Poisson activation, crashes.
+"""Delays of silos: pauses, sleep, Poisson activation, crashes.
 
-A synchronous algorithm meets them at the start of a round, and everyone waits for the silo that is
-late. A silo of an asynchronous one meets them before each of its own visits, and the others go on.
-Nothing here sleeps: delays are times of the virtual clock, drawn from named streams.
-"""
+In a synchronous algorithm, delays happen at the start of a round, and everyone waits for the
+slowest silo. In an asynchronous one they happen before each visit of a silo, and the others
+continue. No process sleeps here: delays are virtual time, drawn from named streams."""
 
 from __future__ import annotations
 
@@ -23,8 +22,8 @@ class Delays:
     streams: Streams
 
     def before_round(self, silo: str, round: int) -> float:
-        """How long a synchronous algorithm's silo lets pass before a round. With round-robin sleep
-        that is one silo a round: it is waited for, and then the next one falls asleep."""
+        """The delay of a silo before a round of a synchronous algorithm. With round-robin sleep,
+        one silo sleeps in each round."""
         network = self.network
         wait = network.pause.get(silo, 0.0) + self._random_sleep(silo, round)
         if network.sleep == "round-robin" and self.silos[round % len(self.silos)] == silo:
@@ -32,16 +31,16 @@ class Delays:
         return wait + (network.outage if self.is_down(silo, round) else 0.0)
 
     def sets_out(self, silo: str, ready: float, visit: int) -> float:
-        """When a silo that is ready sets out for its visit of this number."""
+        """The time at which a silo that is ready sets out for its visit of this number."""
         wait = self.network.pause.get(silo, 0.0) + self._random_sleep(silo, visit)
         rate = self.network.rates.get(silo, self.network.rate)
         if rate is not None:
-            drawn = float(self.streams.common("activation", silo, visit).uniform(1)[0])
-            wait += -math.log1p(-drawn) / rate
+            uniform = float(self.streams.common("activation", silo, visit).uniform(1)[0])
+            wait += -math.log1p(-uniform) / rate
         return self.awake(silo, ready + wait)
 
     def awake(self, silo: str, time: float) -> float:
-        """The first moment from then on at which it is not the silo's turn to sleep."""
+        """The first time from `time` on at which the silo is not asleep."""
         network, count = self.network, len(self.silos)
         if network.sleep != "round-robin" or count == 1:
             return time
@@ -56,5 +55,5 @@ class Delays:
     def _random_sleep(self, silo: str, number: int) -> float:
         if self.network.sleep != "random":
             return 0.0
-        drawn = float(self.streams.common("sleep", silo, number).uniform(1)[0])
-        return self.network.sleep_for if drawn < self.network.sleep_chance else 0.0
+        uniform = float(self.streams.common("sleep", silo, number).uniform(1)[0])
+        return self.network.sleep_for if uniform < self.network.sleep_chance else 0.0

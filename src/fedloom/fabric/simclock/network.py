@@ -1,4 +1,4 @@
-"""The `[network]` of a run file: links, speeds, and what delays the silos."""
+"""The `[network]` of a run file: links, speeds, and delays of silos."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ class Network(Checked):
 
     `latency`, `bandwidths` and `speed` name those that differ: "bank" is hub bank with each of its
     clients (or those clients), "bank/north" one client, "bank-insurer" two hubs, "server-bank" a
-    hub and the server. What delays a silo before a round (or before a visit, where the algorithm is
-    asynchronous) is said from `pause` on; see delays.py.
-    """
+    hub and the server. The settings from `pause` on are delays of a silo before a round (or before
+    a visit, where the algorithm is asynchronous); see delays.py."""
 
     t_comm: Annotated[
         NotNegative, "between two hubs one way; between hub and client there and back"
@@ -80,7 +79,7 @@ class Network(Checked):
                 )
 
     def check(self, topology: Topology) -> None:
-        """Refuse names of what is not there."""
+        """Refuse names of silos, clients and links that do not exist."""
         for setting in ("latency", "bandwidths", "speed"):
             seen: dict[Any, str] = {}
             for name in getattr(self, setting):
@@ -97,7 +96,7 @@ class Network(Checked):
 
 
 def _meant(setting: str, name: str, topology: Topology) -> Any:
-    """The one link, silo or client of this name."""
+    """The link, silo or client of this name."""
     silo, slash, client = name.partition("/")
     if slash and silo in topology.clients:
         if client not in topology.clients[silo]:
