@@ -1,4 +1,4 @@
-"""Run files: what they may say, what they are told when they may not, and that they come back."""
+"""Run files: valid and invalid ones, overrides, and that a written file reads the same."""
 
 import tomllib
 from pathlib import Path
@@ -52,7 +52,7 @@ def test_the_resolved_file_is_a_run_file():
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "message"),
     [
         ("lr = 0.1", "learning = 0.1", "14: algorithm.learning: unknown key 'learning'"),
         ("lr = 0.1", "local_stepz = 1", "14: .* did you mean 'local_steps'"),
@@ -73,9 +73,9 @@ def test_the_resolved_file_is_a_run_file():
         ("[data]", "[data", "not valid TOML"),
     ],
 )
-def test_what_a_mistake_is_told(old, new, told):
+def test_messages_of_mistakes(old, new, message):
     assert old in TEXT
-    with pytest.raises(SettingError, match=told):
+    with pytest.raises(SettingError, match=message):
         RunFile.parse(TEXT.replace(old, new))
 
 
@@ -89,7 +89,7 @@ def test_overrides():
 
 
 @pytest.mark.parametrize(
-    ("override", "told"),
+    ("override", "message"),
     [
         ("algorithm.lr", "section.key=value is expected"),
         ("lr=3", "section.key=value is expected"),
@@ -98,8 +98,8 @@ def test_overrides():
         ("algorithm.lr.x.y=1", "is not a table"),
     ],
 )
-def test_wrong_overrides(override, told):
-    with pytest.raises(SettingError, match=told):
+def test_wrong_overrides(override, message):
+    with pytest.raises(SettingError, match=message):
         RunFile.parse(TEXT, [override])
 
 
@@ -142,9 +142,9 @@ def test_lines_are_found(tables):
     text = dumps(tables)
     lines, read = key_lines(text), tomllib.loads(text)
     for path, line in lines.items():
-        here = read
+        node = read
         for key in path:
-            here = here[key]
+            node = node[key]
         assert path[-1] in text.splitlines()[line - 1]
 
 
@@ -170,5 +170,5 @@ def test_silos_keep_their_order_in_a_file_that_is_written():
 
 
 def test_the_reference_is_that_of_the_code():
-    told = (ROOT / "docs" / "run-file.md").read_text()
-    assert told == page(), "run: python -m fedloom.config.reference > docs/run-file.md"
+    text = (ROOT / "docs" / "run-file.md").read_text()
+    assert text == page(), "run: python -m fedloom.config.reference > docs/run-file.md"

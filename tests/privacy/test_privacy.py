@@ -124,8 +124,8 @@ def test_rows_are_clipped_and_noise_comes_before_the_last_activation():
     normal, uniform = torch.randn(6, 3), torch.rand(6, 5)
     before = block[2](torch.tanh(block[0](x) + uniform))
     clipped = before * (0.1 / before.norm(dim=1, keepdim=True)).clamp(max=1)
-    found = guarded(x, Noise(normal, uniform))
-    assert torch.allclose(found, torch.relu(clipped + normal))
+    rows = guarded(x, Noise(normal, uniform))
+    assert torch.allclose(rows, torch.relu(clipped + normal))
     assert guarded.body(x).norm(dim=1).min() > 0.1  # clipping had something to do
     assert guarded.sizes(x, True) == (3, 5)
     assert guarded.sizes(x, False) == (3, 0)
@@ -153,8 +153,8 @@ def test_noise_has_the_scale_it_claims():
     _, where = run.fed.minibatch(ids)
     sizes = dict.fromkeys(run.fed.silos, (400, 50))
     noise = run.fed.read(run.fed.row_noise(where, ids, sizes))
-    normal = torch.cat([mine.normal.flatten() for mine in noise.values()])
-    uniform = torch.cat([mine.uniform.flatten() for mine in noise.values()])
+    normal = torch.cat([own.normal.flatten() for own in noise.values()])
+    uniform = torch.cat([own.uniform.flatten() for own in noise.values()])
     normal, uniform = normal[normal != 0], uniform[uniform != 0]  # without padding
     assert normal.mean().abs() < 5 / math.sqrt(len(normal))
     assert normal.std() == pytest.approx(1, abs=5 / math.sqrt(2 * len(normal)))
@@ -166,9 +166,9 @@ def test_clients_draw_from_streams_of_their_own():
     run = run_of(tdcd(NOISE_ONLY))
     run.fed.begin(0)
     ids, sizes = torch.arange(run.fed.size), dict.fromkeys(run.fed.silos, (8,))
-    drawn = run.fed.read(run.fed.noise(ids, 1, sizes))
+    noise = run.fed.read(run.fed.noise(ids, 1, sizes))
     again = run.fed.read(run.fed.noise(ids, 1, sizes))
-    rows = [tuple(value.tolist()) for value in (*drawn.values(), *again.values())]
+    rows = [tuple(value.tolist()) for value in (*noise.values(), *again.values())]
     assert len(set(rows)) == len(rows)
 
 
@@ -183,9 +183,9 @@ def test_a_frozen_row_is_released_once(kind):
         assert tree.largest_difference(before[silo].block, after[silo].block) == 0
         assert tree.largest_difference(before[silo].head, after[silo].head) > 1e-6
         assert int(run.fed.releases.of(silo)[0].max()) == 1
-    told = run.add_record().privacy
-    assert told["mu"] == pytest.approx(2 * 1.0 / 0.5)
-    assert told["guarantee"]
+    summary = run.add_record().privacy
+    assert summary["mu"] == pytest.approx(2 * 1.0 / 0.5)
+    assert summary["guarantee"]
 
 
 @pytest.mark.parametrize("kind", [TDCD, FedBCD, VAFL])
@@ -243,24 +243,26 @@ def test_gradients_are_clipped_row_by_row():
     theta = part.initial(run.fed.streams)
     x, y = run.placement.x["ash"][:5].double(), run.placement.y["ash"][:5]
     counts = torch.tensor([True, True, False, True, True])
-    drawn = torch.Generator().manual_seed(0)
-    given = torch.randn(5, part.shapes.joint, dtype=torch.float64, generator=drawn)
+    noise = torch.Generator().manual_seed(0)
+    given = torch.randn(5, part.shapes.joint, dtype=torch.float64, generator=noise)
     rest = Rows(given, counts)
     batch = Batch(x, part.loss.labels(y, torch.float64), rest.mask)
     count = sum(a.numel() for a in tree.tensors(theta))
     normals = torch.randn(1, count, dtype=torch.float64)
     total, norms = 0.0, []
     for i in (0, 1, 3, 4):
-        one = Rows(rest.value[i : i + 1], rest.mask[i : i + 1])
-        mine = Batch(batch.x[i : i + 1], batch.y[i : i + 1], one.mask)
-        slope = torch.func.grad(local.local_loss)(theta, part, one, mine)
-        flat = torch.cat([a.flatten() for a in tree.tensors(slope)])
+        row = Rows(rest.value[i : i + 1], rest.mask[i : i + 1])
+        own = Batch(batch.x[i : i + 1], batch.y[i : i + 1], row.mask)
+        gradient = torch.func.grad(local.local_loss)(theta, part, row, own)
+        flat = torch.cat([a.flatten() for a in tree.tensors(gradient)])
         norms.append(float(flat.norm()))
         total = total + flat * min(1.0, 1.0 / norms[-1])
     assert min(norms) < 1.0 < max(norms)
     wanted = (total + 1.0 * 3.0 * normals[0]) / 4
-    found = shielded_slope(local.local_loss, part, theta, rest, batch, Shield(1.0, 3.0, normals), 0)
-    flat = torch.cat([a.flatten() for a in tree.tensors(found)])
+    shielded = shielded_slope(
+        local.local_loss, part, theta, rest, batch, Shield(1.0, 3.0, normals), 0
+    )
+    flat = torch.cat([a.flatten() for a in tree.tensors(shielded)])
     assert torch.allclose(flat, wanted, atol=1e-12)
 
 
@@ -272,12 +274,12 @@ def test_a_run_stops_before_it_exceeds_its_budget():
     run = run_of(tdcd(budget))
     with pytest.warns(HaltedWarning, match="ends the run before round"):
         run.fit(1000, every=5)
-    told = run.records[-1].privacy
+    summary = run.records[-1].privacy
     assert run.records[-1].round == run.round < 1000
-    assert told["mu"] <= 1.0 + 1e-9
+    assert summary["mu"] <= 1.0 + 1e-9
     assert int(max(run.fed.releases.of(j)[0].max() for j in run.fed.silos)) == 3
-    assert told["epsilon"] == pytest.approx(epsilon_of(told["mu"], 1e-5))
-    assert told["mu_total"] == pytest.approx(math.sqrt(3) * told["mu"])  # three silos alike
+    assert summary["epsilon"] == pytest.approx(epsilon_of(summary["mu"], 1e-5))
+    assert summary["mu_total"] == pytest.approx(math.sqrt(3) * summary["mu"])  # three silos alike
     assert run.halted is not None
     assert run_of(tdcd(TRAINED)).fit(run.round + 5).halted is None
 
@@ -309,10 +311,10 @@ def test_a_budget_that_ends_before_the_first_round():
 def test_a_heuristic_says_so_in_every_record():
     run = run_of(tdcd(NOISE_ONLY)).fit(2, every=1)
     for record in run.records:
-        told = json.loads(json.dumps(record.to_json()))["privacy"]
-        assert told["guarantee"] is False
-        assert told["says"] == HEURISTIC
-        assert "epsilon" not in told
+        summary = json.loads(json.dumps(record.to_json()))["privacy"]
+        assert summary["guarantee"] is False
+        assert summary["says"] == HEURISTIC
+        assert "epsilon" not in summary
     unclipped = run_of(tdcd(Privacy("noise-only", noise=0.5))).fit(1)
     assert "mu" not in unclipped.add_record().privacy
     assert run_of(tdcd(None)).fit(1).add_record().privacy is None

@@ -20,15 +20,15 @@ ROUNDS, Q, BATCH = 3, 2, 12
 SETTINGS = {"lr": 0.1, "local_steps": Q, "batch": BATCH, "privacy": NOISY}
 
 
-def drawn(run, count):
-    """How often each row is in the minibatches of all rounds, of which a round has so many."""
+def times_drawn(run, count):
+    """How often each row is in the minibatches of all rounds, `count` in each."""
     size = run.fed.size
-    found = torch.zeros(size, dtype=torch.int64)
+    times = torch.zeros(size, dtype=torch.int64)
     for round in range(ROUNDS):
         for number in range(count):
             rows = run.fed.streams.common("minibatch", round, number).sample(size, BATCH)
-            found += torch.bincount(torch.from_numpy(rows), minlength=size)
-    return found
+            times += torch.bincount(torch.from_numpy(rows), minlength=size)
+    return times
 
 
 @pytest.mark.parametrize(
@@ -46,19 +46,19 @@ def drawn(run, count):
 def test_releases_and_steps_of_every_row(algorithm, minibatches, again, steps):
     """In turn, all silos but the last send their embeddings a second time."""
     run = Run(algorithm, task(), placement(), precision="float64", seed=3).fit(ROUNDS)
-    times, mus = drawn(run, minibatches), {}
+    times, mus = times_drawn(run, minibatches), {}
     for silo in run.fed.silos:
         sent, worked = run.fed.releases.of(silo)
         twice = 1 if silo == run.fed.silos[-1] else again
         assert torch.equal(sent, twice * times)
         assert torch.equal(worked, steps * times)
         mus[silo] = (sent * (2 * 1.0 / 3.0) ** 2 + worked * (2 / 5.0) ** 2).double().sqrt()
-    told = run.add_record().privacy
-    assert told["releases"] == again * int(times.max())
-    assert told["mu"] == pytest.approx(max(float(mu.max()) for mu in mus.values()))
-    assert told["mu_mean"] == pytest.approx(sum(float(mu.mean()) for mu in mus.values()) / 3)
+    summary = run.add_record().privacy
+    assert summary["releases"] == again * int(times.max())
+    assert summary["mu"] == pytest.approx(max(float(mu.max()) for mu in mus.values()))
+    assert summary["mu_mean"] == pytest.approx(sum(float(mu.mean()) for mu in mus.values()) / 3)
     whole = torch.stack(list(mus.values())).square().sum(0).max()
-    assert told["mu_total"] == pytest.approx(math.sqrt(float(whole)))
+    assert summary["mu_total"] == pytest.approx(math.sqrt(float(whole)))
 
 
 @pytest.mark.parametrize("steps", [1, 5])
@@ -97,8 +97,10 @@ def test_every_local_step_has_noise_of_its_own(prox):
 
     shield = Shield(0.4, 7.0, lines)
     new = local.sgd(nothing, part, theta, given, batch, lr, 0.0, prox, shield)
-    start, found = (torch.cat([a.flatten() for a in tree.tensors(one)]) for one in (theta, new))
+    start, noises = (
+        torch.cat([a.flatten() for a in tree.tensors(noise)]) for noise in (theta, new)
+    )
     wanted = start.clone()
     for eta, line in zip(lr, lines, strict=True):
         wanted -= eta * (0.4 * 7.0 / 3 * line + prox * (wanted - start))
-    assert torch.allclose(found, wanted, atol=1e-12)
+    assert torch.allclose(noises, wanted, atol=1e-12)

@@ -1,4 +1,4 @@
-"""What can be named in a run file, with its settings: for `fedloom list` and the reference."""
+"""Names that a run file can use, with their settings: for `fedloom list` and the reference."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from ..core.settings import REQUIRED, Field, fields_of
 from .convert import described, plain
 from .sections import FILLED, about
 
-REGISTRIES = {one.plural: one for one in (algorithms, models, datasets, losses, metrics)}
+REGISTRIES = {
+    registry.plural: registry for registry in (algorithms, models, datasets, losses, metrics)
+}
 KINDS = tuple(REGISTRIES)
 
 
 def catalogue(kind: str) -> list[dict[str, Any]]:
-    """Every name of a kind: what it is, and its fields."""
+    """Every registered name of a kind, with a description and its fields."""
     match kind:
         case "algorithms":
             return [_entry(name, about(algorithms[name]), algorithms[name]) for name in algorithms]
@@ -32,16 +34,16 @@ def catalogue(kind: str) -> list[dict[str, Any]]:
 
 
 def broken(kinds: Iterable[str]) -> dict[str, str]:
-    """What other packages declare of these kinds, and cannot be loaded: {which: why}."""
+    """Plugins of these kinds that cannot be loaded: {which: why}."""
     return {which: why for kind in kinds for which, why in REGISTRIES[kind].broken.items()}
 
 
 def _entry(name: str, text: str, thing: Any, without: tuple[str, ...] = ()) -> dict[str, Any]:
-    return {"name": name, "about": text, "fields": told(fields_of(thing, without))}
+    return {"name": name, "about": text, "fields": field_rows(fields_of(thing, without))}
 
 
-def told(fields: Mapping[str, Field]) -> list[dict[str, Any]]:
-    """Fields for people and programs."""
+def field_rows(fields: Mapping[str, Field]) -> list[dict[str, Any]]:
+    """Fields as plain values, for tables and JSON."""
     return [
         {
             "name": field.name,

@@ -1,4 +1,4 @@
-"""From what TOML can say to what the code wants, by type hints; and back.
+"""Conversion between TOML values and the values of settings, by type hints.
 
 TOML has no None: the word "none" stands for it where a key may be None.
 """
@@ -15,23 +15,23 @@ from ..core.settings import REQUIRED, BadKey, Field, KeyPath, Limit, Reader, fie
 
 
 def table(fields: Mapping[str, Field], values: Mapping[str, Any], path: KeyPath) -> dict[str, Any]:
-    """A table with these fields, defaults filled in; unknown and missing keys are refused."""
+    """A table with these fields and their defaults. Unknown and missing keys are refused."""
     for key in values:
         if key not in fields:
             raise BadKey((*path, key), f"unknown key {key!r}{nearest(key, fields)}")
-    found = {}
+    complete = {}
     for name, field in fields.items():
         if name in values:
-            found[name] = READER.read(field.hint, values[name], (*path, name), field.limit)
+            complete[name] = READER.read(field.hint, values[name], (*path, name), field.limit)
         elif field.default is REQUIRED:
             raise BadKey(path, f"the key {name!r} is missing")
         else:
-            found[name] = field.default
-    return found
+            complete[name] = field.default
+    return complete
 
 
-def made(kind: Any, settings: Mapping[str, Any], path: KeyPath) -> Any:
-    """A dataclass of these settings; what it refuses is said of the table they are from."""
+def construct(kind: Any, settings: Mapping[str, Any], path: KeyPath) -> Any:
+    """A dataclass with these settings. Its error is raised again with the path of the table."""
     try:
         return kind(**settings)
     except BadKey:
@@ -42,8 +42,8 @@ def made(kind: Any, settings: Mapping[str, Any], path: KeyPath) -> Any:
 
 
 class FromTables(Reader):
-    """Values as TOML has them: tables for dataclasses and step-size rules, whole numbers for
-    others, "none" for None."""
+    """Reads TOML values: tables for dataclasses and step-size rules, whole numbers where floats are
+    expected, "none" for None."""
 
     def single(self, hint: Any, value: Any, path: KeyPath, limit: Limit | None) -> Any:
         if hint is StepSize:
@@ -51,9 +51,9 @@ class FromTables(Reader):
         if isinstance(hint, type) and dataclasses.is_dataclass(hint):
             if not isinstance(value, Mapping):
                 self.refuse(hint, value, path)
-            return made(hint, table(fields_of(hint), value, path), path)
-        found = super().single(hint, value, path, limit)
-        return float(found) if hint is float else found
+            return construct(hint, table(fields_of(hint), value, path), path)
+        number = super().single(hint, value, path, limit)
+        return float(number) if hint is float else number
 
     def is_meant(self, hint: Any, value: Any) -> bool:
         return (isinstance(value, Mapping) and hint is StepSize) or super().is_meant(hint, value)
@@ -84,7 +84,7 @@ described = READER.described
 
 
 def plain(value: Any) -> Any:
-    """Back to what TOML can say; keys without a value are left out of tables."""
+    """A value as TOML; keys that are None are left out of tables."""
     if isinstance(value, Mapping):
         return {str(key): plain(v) for key, v in value.items() if v is not None}
     if isinstance(value, list | tuple):
@@ -98,11 +98,11 @@ def plain(value: Any) -> Any:
 
 
 def plain_table(fields: Mapping[str, Field], values: Mapping[str, Any]) -> dict[str, Any]:
-    """A table as TOML has it: None is left out where it is the default, and "none" elsewhere."""
-    told = {}
+    """A table as TOML. None is left out where it is the default, and is "none" elsewhere."""
+    written = {}
     for name, value in values.items():
         if value is not None:
-            told[name] = plain(value)
+            written[name] = plain(value)
         elif name in fields and fields[name].default is not None:
-            told[name] = "none"
-    return told
+            written[name] = "none"
+    return written

@@ -1,8 +1,7 @@
-"""What all parties of a run must have alike, as one number.
+"""The fingerprint of a run: a digest of everything that must be equal at all parties.
 
 Two parties with equal fingerprints draw the same minibatches, expect the same messages and make the
-same moves. Where their files lie, what they print and which device computes is their own business,
-and in no fingerprint.
+same moves. Paths of files, output and devices may differ between parties; they are left out.
 """
 
 from __future__ import annotations
@@ -26,31 +25,31 @@ LEFT_OUT = ("network", "evaluation", "output")  # virtual time, what is evaluate
 
 
 def shared(file: RunFile) -> dict[str, Any]:
-    """What a run file says to all parties alike."""
-    told = {
+    """The part of a run file that must be equal at all parties."""
+    content = {
         section: {k: v for k, v in values.items() if k not in LOCAL.get(section, ())}
         for section, values in file.to_dict().items()
         if section not in LEFT_OUT
     }
     silos = file.values["data"].get("silos")
-    if silos is not None:  # whose tables, not where they lie
-        told["data"]["silos"] = {
+    if silos is not None:  # the names of clients, not the paths of their tables
+        content["data"]["silos"] = {
             silo: sorted(files) if isinstance(files, Mapping) else None
             for silo, files in silos.items()
         }
-    return told
+    return content
 
 
 def fingerprint(file: RunFile, agreed: Mapping[str, Any] | None = None) -> str:
-    """Of a resolved run file, of the schedule that it replays, of the version of this package, and
-    of what else the parties `agreed` on (as JSON has it)."""
-    told = {
+    """SHA-256 of a resolved run file, the schedule that it replays, the version of this package,
+    and anything else that the parties `agreed` on (as JSON)."""
+    content = {
         "fedloom": _version(),
         "run": shared(file),
         "schedule": _replayed(file.engine.schedule),
         "agreed": agreed,
     }
-    plain = json.dumps(told, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    plain = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(plain.encode()).hexdigest()
 
 

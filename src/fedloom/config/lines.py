@@ -1,4 +1,4 @@
-"""Which line of a TOML text a key stands in, for error messages."""
+"""The line of a key in a TOML text, for error messages."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ HEADER = re.compile(r"^\s*\[\[?\s*(.+?)\s*\]\]?\s*(?:#.*)?$")
 
 
 def _parts(dotted: str) -> tuple[str, ...]:
-    """a."b.c".d -> its keys, by TOML's own rules."""
-    found: Mapping[str, object] = tomllib.loads(f"{dotted} = 0")
+    """The keys of a dotted key such as a."b.c".d, by TOML's own rules."""
+    nested: Mapping[str, object] = tomllib.loads(f"{dotted} = 0")
     parts: list[str] = []
-    while found:
-        key, inner = next(iter(found.items()))
+    while nested:
+        key, inner = next(iter(nested.items()))
         parts.append(key)
-        found = inner if isinstance(inner, Mapping) else {}
+        nested = inner if isinstance(inner, Mapping) else {}
     return tuple(parts)
 
 
 def key_lines(text: str) -> dict[tuple[str, ...], int]:
-    """Key paths of tables and their entries -> line numbers from 1, of a text that is sound TOML.
-    Keys inside an inline table stand in the line of that table."""
+    """{path of a table or key: its line, from 1} of a valid TOML text. Keys in an inline table have
+    the line of the table."""
     lines: dict[tuple[str, ...], int] = {}
     table: tuple[str, ...] = ()
     for number, line in enumerate(text.splitlines(), 1):

@@ -9,7 +9,7 @@ from ..algorithms.step_sizes import RULES
 from ..core.settings import Field, fields_of
 from ..privacy.settings import Privacy
 from . import sections
-from .catalogue import catalogue, told
+from .catalogue import catalogue, field_rows
 from .sections import Engine, Evaluation, Output, about
 
 HEAD = """\
@@ -62,10 +62,10 @@ def _parts() -> Iterator[str]:
         "partition", "How a data set is divided. See [Partitions](partitions.md).", partition
     )
     yield from _section("model", MODEL, sections.MODEL)
-    yield from _each("models")
+    yield from _entries("models")
     algorithm = "The algorithm, and for how long. Its own settings are keys of the section, too."
     yield from _section("algorithm", algorithm, sections.RUN)
-    yield from _each("algorithms")
+    yield from _entries("algorithms")
     yield "## Step sizes\n"
     yield 'A step size is a number or a rule: `lr = {rule = "cosine", lr = 0.1, steps = 1000}`.\n'
     for name, rule in RULES.items():
@@ -100,7 +100,7 @@ def _data_sets() -> Iterator[str]:
         yield rows
 
 
-def _each(kind: str) -> Iterator[str]:
+def _entries(kind: str) -> Iterator[str]:
     for entry in catalogue(kind):
         yield f"### {entry['name']}\n"
         yield f"{entry['about']}\n"
@@ -109,7 +109,7 @@ def _each(kind: str) -> Iterator[str]:
 
 
 def _table(fields: Mapping[str, Field]) -> str:
-    return _rows(told(fields))
+    return _rows(field_rows(fields))
 
 
 def _rows(fields: list[dict[str, Any]]) -> str:

@@ -1,4 +1,4 @@
-"""A run file: read, checked, overridden, written back with every default filled in."""
+"""A run file: reading, checks, overrides, and writing with every default filled in."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..core.toml import dumps
 from ..data.partition.partition import Partition
 from ..fabric.simclock.clock import Network
 from . import sections
-from .convert import made, plain_table, table
+from .convert import construct, plain_table, table
 from .lines import key_lines, line_of
 from .sections import Engine, Evaluation, Output
 
@@ -36,14 +36,14 @@ PATHS = (("data", "folder"), ("data", "salt_file"), ("partition", "file"), ("eng
 
 @dataclass(frozen=True)
 class RunFile:
-    """The sections, each {key: value}, complete. `source` is where it came from."""
+    """The complete sections, each {key: value}. `source`: the path of the file."""
 
     values: Mapping[str, Mapping[str, Any]]
     source: Path | None = None
 
     @staticmethod
     def read(path: str | Path, overrides: Sequence[str] = ()) -> RunFile:
-        """From a file; `overrides` are "section.key=value" texts."""
+        """Read a file. `overrides`: texts "section.key=value"."""
         path = Path(path)
         if not path.exists():
             raise SettingError(f"there is no run file {path}")
@@ -55,8 +55,8 @@ class RunFile:
 
     @staticmethod
     def parse(text: str, overrides: Sequence[str] = (), source: Path | None = None) -> RunFile:
-        """From TOML text; paths in it are relative to the file it came from, those of overrides to
-        the working folder."""
+        """Read TOML text. Its paths are relative to `source`, those of overrides to the working
+        folder."""
         where = str(source) if source else "run file"
         try:
             raw = tomllib.loads(text)
@@ -64,16 +64,16 @@ class RunFile:
             raise SettingError(f"{where}: not valid TOML: {problem}") from None
         given = {override_key(raw, override) for override in overrides}
         try:
-            return RunFile(_absolute(_checked(raw), source, given), source)
+            return RunFile(_absolute(_complete(raw), source, given), source)
         except BadKey as problem:
             name = ".".join(problem.path)
             line = line_of(problem.path, key_lines(text))
-            if any(_about(key, problem.path, line) for key in given):
+            if any(_concerns(key, problem.path, line) for key in given):
                 raise SettingError(f"--set {name}: {problem.problem}") from None
             at = f"{where}:{line}" if line else where
             raise SettingError(f"{at}: {name}: {problem.problem}") from None
 
-    # What it says
+    # The sections as objects
 
     @property
     def algorithm(self) -> Algorithm:
@@ -118,36 +118,36 @@ class RunFile:
         return self.output.checkpoint_every or self.every
 
     def replaced(self, section: str, **values: Any) -> RunFile:
-        """The same with other values in one section; paths are relative to the working folder."""
-        here = Path.cwd()
+        """A copy with other values in one section. Paths are relative to the working folder."""
+        folder = Path.cwd()
         for name, value in values.items():
             if (section, name) in PATHS and value is not None:
-                values[name] = str(here / value)
+                values[name] = str(folder / value)
         return RunFile({**self.values, section: {**self.values[section], **values}}, self.source)
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
-        """All sections, as TOML can say them."""
-        told = {}
+        """All sections, as TOML values."""
+        written = {}
         for name in SECTIONS:
             if name == "partition" and "silos" in self.values["data"]:
-                continue  # tables are cut already
+                continue  # tables are partitioned already
             values = self.values[name]
             shown = plain_table(_fields(name, values), values)
-            told[name] = {key: v for key, v in shown.items() if v != {}}
-        return told
+            written[name] = {key: v for key, v in shown.items() if v != {}}
+        return written
 
     def to_toml(self) -> str:
         return dumps(self.to_dict())
 
 
-def _about(key: tuple[str, ...], path: tuple[str, ...], line: int | None) -> bool:
-    """Whether an override is what a problem is about: it set the key or a table around it, or made
-    a table that the file does not have."""
+def _concerns(key: tuple[str, ...], path: tuple[str, ...], line: int | None) -> bool:
+    """Whether an override is the cause of a problem: it set the key or a table around it, or it
+    made a table that the file does not have."""
     return path[: len(key)] == key or (line is None and bool(path) and key[: len(path)] == path)
 
 
 def override_key(raw: dict[str, Any], text: str) -> tuple[str, ...]:
-    """Write "a.b.c=value" into the tables; the value is TOML, or plain text."""
+    """Apply an override "a.b.c=value" to the tables. The value is TOML, or else text."""
     key, sign, value = text.partition("=")
     parts = tuple(part.strip() for part in key.split("."))
     if not sign or len(parts) < 2 or not all(parts):
@@ -156,12 +156,12 @@ def override_key(raw: dict[str, Any], text: str) -> tuple[str, ...]:
         parsed = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         parsed = value.strip()
-    here = raw
+    target = raw
     for part in parts[:-1]:
-        here = here.setdefault(part, {})
-        if not isinstance(here, dict):
+        target = target.setdefault(part, {})
+        if not isinstance(target, dict):
             raise SettingError(f"--set {text}: {part} is not a table")
-    here[parts[-1]] = parsed
+    target[parts[-1]] = parsed
     return parts
 
 
@@ -182,7 +182,7 @@ def _fields(section: str, values: Mapping[str, Any]) -> dict[str, Field]:
     return fields_of({"engine": Engine, "evaluation": Evaluation, "output": Output}[section])
 
 
-def _checked(raw: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def _complete(raw: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     for name, values in raw.items():
         if name not in SECTIONS:
             raise BadKey((name,), f"unknown section{nearest(name, SECTIONS)}")
@@ -192,49 +192,49 @@ def _checked(raw: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         raise BadKey((), "the section [data] is missing")
     if "silos" in raw["data"] and raw.get("partition"):
         raise BadKey(("partition",), "your own tables are cut already: leave this section out")
-    found = {}
+    complete = {}
     for name in SECTIONS:
         values, path = raw.get(name, {}), (name,)
         if name == "model":
-            found[name] = sections.model_table(values, path)
+            complete[name] = sections.model_table(values, path)
         else:
-            found[name] = table(_fields(name, values), values, path)
-    _sound(found)
-    return found
+            complete[name] = table(_fields(name, values), values, path)
+    _check_together(complete)
+    return complete
 
 
-def _sound(found: Mapping[str, Mapping[str, Any]]) -> None:
-    """Settings that do not go together, and names that nobody has registered."""
-    own = {k: v for k, v in found["algorithm"].items() if k not in sections.RUN}
-    made(algorithms[found["algorithm"]["name"]], own, ("algorithm",))
-    made(Network, found["network"], ("network",))
-    for name in found["evaluation"]["metrics"]:
+def _check_together(values: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse settings that contradict each other, and unknown names."""
+    own = {k: v for k, v in values["algorithm"].items() if k not in sections.RUN}
+    construct(algorithms[values["algorithm"]["name"]], own, ("algorithm",))
+    construct(Network, values["network"], ("network",))
+    for name in values["evaluation"]["metrics"]:
         sections.known(metrics, name, ("evaluation", "metrics"))
-    if len(set(found["evaluation"]["baselines"])) < len(found["evaluation"]["baselines"]):
+    if len(set(values["evaluation"]["baselines"])) < len(values["evaluation"]["baselines"]):
         raise BadKey(("evaluation", "baselines"), "a baseline is named twice")
 
 
 def _absolute(
-    found: dict[str, dict[str, Any]], source: Path | None, given: Collection[tuple[str, ...]]
+    values: dict[str, dict[str, Any]], source: Path | None, given: Collection[tuple[str, ...]]
 ) -> dict[str, dict[str, Any]]:
-    """Files by their whole paths: those that the run file names are relative to it, wherever the
-    run is started from; those `given` on the command line to the working folder."""
-    here = Path.cwd()
-    beside = here if source is None else source.parent.resolve()
+    """Make paths absolute. Paths in the run file are relative to it; those `given` on the command
+    line are relative to the working folder."""
+    folder = Path.cwd()
+    beside = folder if source is None else source.parent.resolve()
 
     def whole(path: tuple[str, ...], file: str) -> str:
         named_there = any(path[: len(key)] == key for key in given)
-        return str((here if named_there else beside) / file)
+        return str((folder if named_there else beside) / file)
 
-    found = copy.deepcopy(found)
+    values = copy.deepcopy(values)
     for section, key in PATHS:
-        if found[section].get(key) is not None:
-            found[section][key] = whole((section, key), found[section][key])
-    silos = found["data"].get("silos", {})
+        if values[section].get(key) is not None:
+            values[section][key] = whole((section, key), values[section][key])
+    silos = values["data"].get("silos", {})
     for silo, files in silos.items():
         at = ("data", "silos", silo)
         if isinstance(files, str):
             silos[silo] = whole(at, files)
         else:
             silos[silo] = {client: whole((*at, client), file) for client, file in files.items()}
-    return found
+    return values

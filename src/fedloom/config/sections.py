@@ -1,7 +1,7 @@
-"""The sections of a run file, and which keys each takes.
+"""The sections of a run file and their keys.
 
 Most keys are not declared here: they are the settings of the data set, the model and the algorithm
-that the section names, the fields of `Partition` and those of `Network`.
+that a section names, and the fields of `Partition` and `Network`.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Engine:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """When the model is evaluated, and what it is set beside."""
+    """When the model is evaluated, and which baselines it is compared with."""
 
     every: Annotated[
         int | None, at_least(1), "rounds between evaluations; none: about 20 in all"
@@ -92,7 +92,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Output:
-    """What is written, and where."""
+    """Which files are written, and where."""
 
     folder: Annotated[str | None, "the run's folder; none: `runs/` and the run file's name"] = None
     title: Annotated[str | None, "of the report"] = None
@@ -158,28 +158,28 @@ def data_fields(values: Mapping[str, Any], path: KeyPath) -> dict[str, Field]:
 
 
 def model_settings(name: Any, path: KeyPath) -> dict[str, Field]:
-    """What the run file may say about a model."""
+    """The settings of a model that a run file may set."""
     return fields_of(known(models, name, (*path, "name")), without=FILLED)
 
 
 def model_table(values: Mapping[str, Any], path: KeyPath) -> dict[str, Any]:
     name = values.get("name", MODEL["name"].default)
-    found = table({**MODEL, **model_settings(name, path)}, values, path)
-    for silo, other in found["silos"].items():
+    complete = table({**MODEL, **model_settings(name, path)}, values, path)
+    for silo, other in complete["silos"].items():
         where = (*path, "silos", silo)
-        mine = model_settings(other.get("name", name), where)
-        if other.get("name", name) == name:  # what is not said is as in the section
-            mine = {key: Field(key, f.hint, found[key], f.about) for key, f in mine.items()}
-        found["silos"][silo] = table({"name": Field("name", str, name), **mine}, other, where)
+        own = model_settings(other.get("name", name), where)
+        if other.get("name", name) == name:  # defaults are those of the section
+            own = {key: Field(key, f.hint, complete[key], f.about) for key, f in own.items()}
+        complete["silos"][silo] = table({"name": Field("name", str, name), **own}, other, where)
     for key in ("head", "middle"):
-        if found[key] is not None:
-            where, told = (*path, key), found[key]
+        if complete[key] is not None:
+            where, top = (*path, key), complete[key]
             fields = {"name": Field("name", str, "linear")}
-            fields |= model_settings(told.get("name", "linear"), where)
-            found[key] = table(fields, told, where)
-    if found["loss"] is not None:
-        known(losses, found["loss"], (*path, "loss"))
-    return found
+            fields |= model_settings(top.get("name", "linear"), where)
+            complete[key] = table(fields, top, where)
+    if complete["loss"] is not None:
+        known(losses, complete["loss"], (*path, "loss"))
+    return complete
 
 
 def algorithm_fields(values: Mapping[str, Any], path: KeyPath) -> dict[str, Field]:
@@ -196,7 +196,7 @@ def network_fields() -> dict[str, Field]:
 
 
 def known(registry: Registry, name: Any, path: KeyPath) -> Any:
-    """What is registered under a name of the run file."""
+    """The registered object of this name; a BadKey where there is none."""
     try:
         return registry[name]
     except SettingError as problem:
@@ -204,6 +204,6 @@ def known(registry: Registry, name: Any, path: KeyPath) -> Any:
 
 
 def about(thing: Any) -> str:
-    """The first paragraph of its documentation, on one line."""
+    """The first paragraph of an object's docstring, on one line."""
     text = inspect.getdoc(thing) or ""
     return " ".join(text.split("\n\n")[0].split())

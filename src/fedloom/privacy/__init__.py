@@ -1,4 +1,5 @@
-"""Noise on what leaves a client: its settings, and what can be promised of it.
+"""Differential privacy for embeddings that leave a client: settings of clipping and noise, and
+accounting of the privacy budget.
 
 May import: core.
 """

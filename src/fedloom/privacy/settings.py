@@ -1,15 +1,15 @@
-"""Noise on what leaves a client, and what can be promised of it.
+"""Privacy settings, and the guarantees that follow from them.
 
 Rows of an embedding are clipped to norm C and get Gaussian noise of standard deviation c. Ids are
-known after alignment, so neighbours *replace* one record: one release is mu = 2C/c in Gaussian
-differential privacy, and T of them are sqrt(T) as much. Sampling amplifies nothing: the receiver
-knows which rows a minibatch has. Three modes:
+known after alignment, so neighbouring data sets *replace* one record. One release has mu = 2C/c in
+Gaussian differential privacy; T releases have sqrt(T) times as much. There is no amplification by
+sampling: the receiver knows the rows of a minibatch. Three modes:
 
 - "frozen": blocks are not trained, and a row's noisy embedding is the same each time it is sent.
 - "trained": local gradients are clipped row by row and get noise too (DP-SGD), before anything
   leaves the client: mu^2 = T (2C/c)^2 + S (2/s)^2 with S local steps of the row.
-- "noise-only": noise on embeddings alone, as VAFL has it. A block that trains carries a record into
-  the embeddings of other rows, so no guarantee follows: a heuristic.
+- "noise-only": noise on embeddings alone, as in VAFL. A heuristic without a guarantee: a trained
+  block carries information about a record into the embeddings of other rows.
 
 Conversions between mu and (epsilon, delta) are dp-accounting's.
 """
@@ -87,7 +87,7 @@ class Privacy:
         self.check()
 
     def check(self) -> None:
-        """Refuse what cannot be accounted for, or cannot be meant."""
+        """Refuse settings that contradict each other, or whose budget cannot be accounted for."""
         if self.mu is not None and self.epsilon is not None:
             raise SettingError("privacy: mu and epsilon are two words for one budget: give one")
         if self.clip is None and (self.guarantees or self.budget is not None):
@@ -112,8 +112,8 @@ class Privacy:
         return self.mu if self.epsilon is None else mu_of(self.epsilon, self.delta)
 
     def scales(self, steps: int) -> Scales:
-        """How much noise there is, where a release goes with so many local steps. What is not given
-        is chosen so that the releases use up the budget, half of it on gradients."""
+        """The noise of a run with so many local steps for each release. Noise that is not given is
+        chosen so that the releases use up the budget, half of it on gradients."""
         noise, gradient, budget = self.noise, self.gradient_noise, self.budget
         missing = noise is None or (self.mode == "trained" and gradient is None)
         if missing:
@@ -152,19 +152,19 @@ class Privacy:
 
     @property
     def clipped(self) -> float:
-        """C, where a budget needs one."""
+        """C, which a budget needs."""
         assert self.clip is not None
         return self.clip
 
     def statement(self) -> list[str]:
-        """What is promised, and what that rests on, for people."""
+        """The guarantee and its assumptions, as lines of text."""
         first = f"privacy mode {self.mode}: {MODES[self.mode]}"
         return [first, *ASSUMED] if self.guarantees else [first]
 
 
 class Scales(NamedTuple):
-    """Noise of a run. `release` and `step`: mu^2 of one release and of one local step; where rows
-    are not clipped, a release has none."""
+    """The noise of a run. `release` and `step`: mu^2 of one release and of one local step; None
+    where rows are not clipped."""
 
     noise: float
     gradient_noise: float
@@ -173,7 +173,7 @@ class Scales(NamedTuple):
     step: float
 
     def mu(self, releases: Tensor, steps: Tensor) -> Tensor:
-        """mu of records that were released, and worked on, so often."""
+        """mu of records with so many releases and local steps."""
         assert self.release is not None
         return (releases.double() * self.release + steps.double() * self.step).sqrt()
 
@@ -188,9 +188,9 @@ def _allowed(budget: float) -> float:
 def spent(
     privacy: Privacy, scales: Scales, counts: Mapping[str, tuple[Tensor, Tensor]]
 ) -> dict[str, Any]:
-    """What a record says of privacy. `counts`: in each silo, how often each row was released, and
-    worked on."""
-    told: dict[str, Any] = {
+    """The privacy part of a record of the run. `counts`: {silo: (releases, local steps) of each
+    row}."""
+    summary: dict[str, Any] = {
         "mode": privacy.mode,
         "guarantee": privacy.guarantees,
         "says": MODES[privacy.mode],
@@ -199,23 +199,24 @@ def spent(
         "budget_mu": scales.budget,
     }
     if scales.release is not None:
-        each = [scales.mu(releases, steps) for releases, steps in counts.values()]
-        told["mu"] = max(float(mu.max()) for mu in each)
-        told["mu_mean"] = sum(float(mu.mean()) for mu in each) / len(each)
-        told["mu_total"] = float(torch.stack(each).square().sum(0).max()) ** 0.5
+        mus = [scales.mu(releases, steps) for releases, steps in counts.values()]
+        summary["mu"] = max(float(mu.max()) for mu in mus)
+        summary["mu_mean"] = sum(float(mu.mean()) for mu in mus) / len(mus)
+        summary["mu_total"] = float(torch.stack(mus).square().sum(0).max()) ** 0.5
         if privacy.guarantees:
-            told["delta"] = privacy.delta
-            told["epsilon"] = epsilon_of(told["mu"], privacy.delta)
-            told["epsilon_total"] = epsilon_of(told["mu_total"], privacy.delta)
-    return told
+            summary["delta"] = privacy.delta
+            summary["epsilon"] = epsilon_of(summary["mu"], privacy.delta)
+            summary["epsilon_total"] = epsilon_of(summary["mu_total"], privacy.delta)
+    return summary
 
 
 def spent_here(
     privacy: Privacy, scales: Scales, silo: str, counts: tuple[Tensor, Tensor]
 ) -> dict[str, Any]:
-    """What a party says of its own records; what a person spends over all silos it cannot."""
-    told = spent(privacy, scales, {silo: counts})
-    return {name: value for name, value in told.items() if not name.endswith("_total")}
+    """The same for one silo's records, without totals over all silos, which a party does not
+    know."""
+    summary = spent(privacy, scales, {silo: counts})
+    return {name: value for name, value in summary.items() if not name.endswith("_total")}
 
 
 @lru_cache(maxsize=1024)
@@ -237,19 +238,19 @@ def need_accounting() -> None:
 
 def _accounting() -> ModuleType:
     need_accounting()
-    import dp_accounting  # a second, with scipy: for who asks only
+    import dp_accounting  # imported here: it takes a second
 
     return dp_accounting
 
 
-def in_words(told: Mapping[str, Any]) -> str:
-    """What a record says of privacy, in a sentence."""
-    if "mu" not in told:
-        return f"privacy: {told['says']}; rows are not clipped, so no number can be given"
-    budget = "" if told["budget_mu"] is None else f" of {told['budget_mu']:.4g}"
-    text = f"privacy: the most used record of a silo has spent mu {told['mu']:.4g}{budget}"
-    if "epsilon" in told:
-        text += f" (epsilon {told['epsilon']:.4g} at delta {told['delta']:g})"
-    if "mu_total" in told:
-        text += f", a person over all silos {told['mu_total']:.4g}"
-    return f"{text}; {told['says']}"
+def in_words(summary: Mapping[str, Any]) -> str:
+    """The privacy part of a record, as a sentence."""
+    if "mu" not in summary:
+        return f"privacy: {summary['says']}; rows are not clipped, so no number can be given"
+    budget = "" if summary["budget_mu"] is None else f" of {summary['budget_mu']:.4g}"
+    text = f"privacy: the most used record of a silo has spent mu {summary['mu']:.4g}{budget}"
+    if "epsilon" in summary:
+        text += f" (epsilon {summary['epsilon']:.4g} at delta {summary['delta']:g})"
+    if "mu_total" in summary:
+        text += f", a person over all silos {summary['mu_total']:.4g}"
+    return f"{text}; {summary['says']}"
