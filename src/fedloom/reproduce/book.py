@@ -27,23 +27,25 @@ DOCS = Path(__file__).parents[3] / "docs"
 HEAD = """\
 # Results: the papers, reproduced
 
-Every figure and table of the papers that `fedloom reproduce` knows: what the paper says, what was
-found here, and whether that is the same. Verdicts are computed from the curves, over seeds, with a
-margin that each line states; a difference counts if it also exceeds twice its standard error.
-"Not reproduced" is a result, too: the likely reason stands beside it.
+After this page you know which claims of the papers hold here, and which do not.
 
-Default sizes are far smaller than the papers' so that each finishes in minutes on two cores; what
-is smaller is said each time. `--full` is the paper's setting. Scores on data that stand in for a
-paper's own are not the paper's scores. Times are those of the training rounds, on a busy machine.
+It has every figure and table that `fedloom reproduce` knows: what the paper says, what was found
+here, and whether that is the same. Verdicts are computed from the curves, over seeds, with a margin
+that each line states. A difference counts if it also exceeds twice its standard error. "Not
+reproduced" is a result, too; the likely reason stands beside it.
 
-This page is made from stored results by `python -m fedloom.reproduce.book`.
+Default sizes are far smaller than the papers', so that each run finishes in minutes on two cores.
+Each result says what is smaller. `--full` is the paper's setting. Where other data stand in for a
+paper's own, scores are not the paper's. Times are those of the training rounds, on a busy machine.
+
+`python -m fedloom.reproduce.book` makes this page from stored results.
 """
 
 
 def page() -> str:
     """The whole book."""
     results = list(_stored())
-    lines = [HEAD, "| | | verdicts | with `--full` |", "|---|---|---|---|"]
+    lines = [HEAD, "| name | what | verdicts | with `--full` |", "|---|---|---|---|"]
     for name in names():
         by_size = {r["full"]: in_short(r) for r in results if r["name"] == name}
         word = f"[`{name}`](#{name})" if by_size else f"`{name}`"
