@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,10 +21,11 @@ from fedloom.core import tree
 from fedloom.core.arithmetic import multiplying
 from fedloom.core.gradients import grad
 from fedloom.core.placed import Batch, Rows
-from fedloom.engines.execute.compiling import compiled
-from fedloom.engines.execute.tracing import traced
+from fedloom.engines.execute.compiled.compiler import compiled
+from fedloom.engines.execute.tracing.trace import traced
 from fedloom.engines.layers.gpu.convolutions import of_clients
 from fedloom.engines.layers.rules import rows_may_vary
+from fedloom.engines.limits import DEFAULT
 
 from .cases import RESNET
 from .gpu import kernels
@@ -71,7 +73,8 @@ def rivals(clients: int, rows: int, width: int, precision: str, device: str) -> 
     flat = tree.apart(tuple(tensors))[1]
     sizes = [False for a in tensors for _ in a.shape]  # that vary
     with multiplying(precision, place):
-        play, _, _ = traced(of_clients_at_once, tensors, flat, sizes, compiled)
+        by_torch = partial(compiled, recordings=DEFAULT.recordings)
+        play, _, _ = traced(of_clients_at_once, tensors, flat, sizes, by_torch)
     return {
         "shared model": precise(grad(loss), shared, *all_rows),
         "shared model, compiled": precise(floor, trained, *all_rows),

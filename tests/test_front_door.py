@@ -28,6 +28,7 @@ from fedloom import (
 from fedloom.algorithms import Algorithm
 from fedloom.core.errors import FedLoomError
 from fedloom.core.registry import algorithms
+from fedloom.engines.limits import DEFAULT
 
 NAMES = sorted(algorithms)
 ALGORITHMS = {
@@ -159,7 +160,7 @@ def calls(tmp_path):
             {"algorithm": TDCD(batch=20), "task": TASK, "data": IRIS, "seed": 0}
             | {"engine": "stacked", "schedule": None, "precision": "float32", "device": "cpu"}
             | {"chunk": None, "replay": 9, "compile": False, "network": None, "metrics": ()}
-            | {"secrets": None},
+            | {"secrets": None, "executor": "traced", "limits": DEFAULT},
         ),
         "Run.fit": (
             lambda **a: fresh().fit(**a),
@@ -171,7 +172,7 @@ def calls(tmp_path):
         ),
         "Run.loss": (RUN.loss, {"rows": "train"}),
         "Run.evaluate": (RUN.evaluate, {"rows": "test"}),
-        "Run.look": (RUN.look, {"at_a_time": None}),
+        "Run.add_record": (RUN.add_record, {"at_a_time": None}),
         "Run.export": (RUN.export, {"silo": "left"}),
         "Run.save": (lambda folder: RUN.save(inside(tmp_path, folder)), {"folder": "made"}),
         "Run.restore": (lambda **a: fresh().restore(**a), {"snapshot": RUN.snapshot()}),
@@ -198,7 +199,15 @@ CALLS = [
     *("Drawn", "Network", "Partition", "Partition.place", "Partition.cut", "Placement.of"),
     *("Placement.only", "Placement.held", "Shard", "linear", "mlp", "cnn", "lstm", "resnet18"),
     *("load_dataset", "load_model", "partition", "read_tables", "Task", "Task.of", "Run"),
-    *("Run.fit", "Run.predict", "Run.loss", "Run.evaluate", "Run.look", "Run.export", "Run.save"),
+    *(
+        "Run.fit",
+        "Run.predict",
+        "Run.loss",
+        "Run.evaluate",
+        "Run.add_record",
+        "Run.export",
+        "Run.save",
+    ),
     *("Run.restore", "Model.predict", "Model.predict_tables", "Model.probabilities"),
     *("Model.evaluate", "Model.save"),
 ]

@@ -4,7 +4,8 @@ Import from here, not from the packages below: these names change only with a no
 What users type (`TDCD`, `Task`, `Run`, `errors`) is in `fedloom`, tests for an algorithm are in
 `fedloom.testing`.
 
-Registries: `algorithms`, `models`, `losses`, `datasets`, `metrics`, `transports`. Each has
+Registries: `algorithms`, `models`, `losses`, `datasets`, `metrics`, `transports`,
+`executors`. Each has
 `register(name)`, a decorator; an installed package declares an entry point in the group of the same
 name (`fedloom.algorithms`, ...) instead, or as well. Data sets and metrics have decorators of their
 own, `dataset` and `metric`.
@@ -32,10 +33,20 @@ from .algorithms import (
 from .core import tree
 from .core.gradients import by_row, grad, whole
 from .core.placed import AtClients, AtHubs, Batch, Known, RowMap, Rows
-from .core.registry import Registry, algorithms, datasets, losses, metrics, models, transports
+from .core.registry import (
+    Registry,
+    algorithms,
+    datasets,
+    executors,
+    losses,
+    metrics,
+    models,
+    transports,
+)
 from .core.settings import Count, NotNegative, Positive, Share, above, at_least, between
 from .data.catalog import Files, dataset
 from .data.dataset import Dataset
+from .engines.execute.executor import Executor, Options, Work
 from .fabric.kinds import Kind
 from .fabric.local_work import by_rows, in_shares
 from .fabric.verbs import Fabric
@@ -52,6 +63,7 @@ __all__ = [
     "Count",
     "Dataset",
     "Draw",
+    "Executor",
     "Fabric",
     "Facts",
     "Files",
@@ -60,6 +72,7 @@ __all__ = [
     "Loss",
     "MinibatchSGD",
     "NotNegative",
+    "Options",
     "Part",
     "Positive",
     "Registry",
@@ -71,6 +84,7 @@ __all__ = [
     "Step",
     "Theta",
     "Twin",
+    "Work",
     "above",
     "algorithms",
     "at_least",
@@ -81,6 +95,7 @@ __all__ = [
     "cost",
     "dataset",
     "datasets",
+    "executors",
     "grad",
     "in_shares",
     "losses",

@@ -63,7 +63,7 @@ def test_one_file_knows_the_client_axis():
     }
     assert users == {
         "core/gradients.py",
-        "engines/execute/compiling.py",
+        "engines/execute/compiled/compiler.py",
         "engines/stacked/client_axis.py",
         "models/check.py",
     }
@@ -124,8 +124,8 @@ print(*sys.modules)
 """
 HEAVY = {"scipy", "sklearn", "matplotlib", "pyarrow", "torch._dynamo"}
 HEAVY |= {
-    "fedloom.engines.execute.tracing",
-    "fedloom.engines.execute.simplify",
+    "fedloom.engines.execute.tracing.trace",
+    "fedloom.engines.execute.tracing.simplify",
 }  # which import torch's compiler
 
 

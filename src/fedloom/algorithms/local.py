@@ -14,12 +14,11 @@ import torch
 from torch import Tensor
 
 from ..core import tree
-from ..core.gradients import by_row, grad, whole
+from ..core.gradients import by_row, grad, plain_steps, whole
 from ..core.placed import Batch, Rows
 from ..core.rng import Streams
 from ..fabric.local_work import by_rows
 from ..models.task import Part, Theta
-from . import few_rows
 
 T = TypeVar("T", Rows, Batch)
 D = TypeVar("D")
@@ -98,6 +97,7 @@ class Shield(NamedTuple):
     normals: Tensor
 
 
+@plain_steps(descend)
 def sgd(
     loss: PartLoss,
     part: Part,
@@ -106,14 +106,13 @@ def sgd(
     batch: Batch,
     lr: Tensor,
     l2: float,
+    *,
     prox: float = 0.0,
     shield: Shield | None = None,
 ) -> Theta:
     """Eqn. 5, one step for each entry of lr, on the same rows or on those of that step; `prox` is
     the weight of |theta - where it started|^2 / 2."""
     start = theta if prox else None
-    if start is None and shield is None and few_rows.are_few(part, theta, given, batch):
-        return few_rows.sgd(loss, part, theta, given, batch, lr, l2, descend)
     for q, eta in enumerate(lr):
         given_q, batch_q = of_step(given, q), of_step(batch, q)
         if shield is None:
@@ -175,7 +174,7 @@ def local_sgd(
     part: Part, theta: Theta, rest: Rows, batch: Batch, lr: Tensor, l2: float, prox: float = 0.0
 ) -> Theta:
     """Lines 25-29: own embedding fresh, the others' as they came."""
-    return sgd(local_loss, part, theta, rest, batch, lr, l2, prox)
+    return sgd(local_loss, part, theta, rest, batch, lr, l2, prox=prox)
 
 
 def head_sgd(
@@ -184,7 +183,7 @@ def head_sgd(
     """The same for a block that is not trained: the head alone moves, and sees of the client's own
     rows nothing but their embeddings, which are computed once."""
     joint = Rows(part.place(embed(part, theta, batch)) + rest.value, rest.mask)
-    new = sgd(head_loss, part, Theta({}, theta.head), joint, batch, lr, l2, prox)
+    new = sgd(head_loss, part, Theta({}, theta.head), joint, batch, lr, l2, prox=prox)
     return theta._replace(head=new.head)
 
 
@@ -198,7 +197,7 @@ def frozen_gradient_sgd(
     part: Part, theta: Theta, slope: Rows, batch: Batch, lr: Tensor, l2: float, prox: float = 0.0
 ) -> Theta:
     """Steps with the derivative of the loss by the embeddings given, and frozen."""
-    return sgd(pulled, part, theta, slope, batch, lr, l2, prox)
+    return sgd(pulled, part, theta, slope, batch, lr, l2, prox=prox)
 
 
 def of_step(rows: T, q: int) -> T:

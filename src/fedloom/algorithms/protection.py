@@ -118,7 +118,9 @@ class Protection:
             batch = self._perturbed(batch, noise)
             return local.head_sgd(part, theta, rest, batch, lr, l2, prox)
         shield = self._shield(normals)
-        return local.sgd(local.local_loss, part, theta, rest, batch, lr, l2, prox, shield)
+        return local.sgd(
+            local.local_loss, part, theta, rest, batch, lr, l2, prox=prox, shield=shield
+        )
 
     def pulled_sgd(
         self,
@@ -136,7 +138,9 @@ class Protection:
         if self.frozen:
             return theta
         batch, shield = self._perturbed(batch, noise), self._shield(normals)
-        return local.sgd(local.pulled, part, theta, gradient, batch, lr, l2, prox, shield)
+        return local.sgd(
+            local.pulled, part, theta, gradient, batch, lr, l2, prox=prox, shield=shield
+        )
 
     def _perturbed(self, batch: Batch, noise: Noise | None) -> Batch:
         if noise is None:

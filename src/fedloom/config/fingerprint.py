@@ -19,7 +19,7 @@ from .runfile import RunFile
 LOCAL: dict[str, tuple[str, ...]] = {
     "data": ("folder", "verify", "salt_file", "show_ids"),
     "partition": ("file",),
-    "engine": ("name", "device", "chunk", "threads", "replay", "compile", "schedule"),
+    "engine": ("name", "device", "chunk", "threads", "replay", "compile", "executor", "schedule"),
 }
 LEFT_OUT = ("network", "evaluation", "output")  # virtual time, what is evaluated, what is written
 

@@ -57,6 +57,11 @@ class Engine:
     compile: Annotated[
         bool, "compile clients' work: on a CPU in a second or two, on a GPU in some minutes"
     ] = False
+    executor: Annotated[
+        str | None,
+        "what executes clients' work, in place of `replay` and `compile`: `plain`, `traced`, "
+        "`compiled`, `native`, or a registered one",
+    ] = None
     presence: Annotated[Share, "the share of clients present in a round, drawn anew each round"] = (
         1.0
     )

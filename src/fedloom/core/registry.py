@@ -131,5 +131,9 @@ datasets = Registry("data set", "datasets", instance_of="fedloom.data.catalog:Da
 """Data sets by name: loaders that `dataset` has registered."""
 transports = Registry("transport", "transports")
 """Transports by name."""
+executors = Registry(
+    "executor", "executors", subclass_of="fedloom.engines.execute.executor:Executor"
+)
+"""Executors by name: subclasses of `Executor`."""
 metrics = Registry("metric", "metrics", instance_of="fedloom.records.metrics:Metric")
 """Metrics by name: functions that `metric` has registered."""

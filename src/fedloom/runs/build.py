@@ -112,6 +112,7 @@ def build_run(
         chunk=engine.chunk,
         replay=engine.replay,
         compile=engine.compile,
+        executor=engine.executor,
         network=file.network,
         metrics=file.evaluation.metrics,
         ranks=ranks,

@@ -27,7 +27,8 @@ from ..core.rng import Secrets, Streams
 from ..core.settings import at_least
 from ..data.federated import Federated, check_data
 from ..data.placement import Placement
-from ..engines.execute.replay import CALLS
+from ..engines.execute.executor import CALLS
+from ..engines.limits import DEFAULT, Limits
 from ..engines.multiprocess.engine import SpreadEngine
 from ..engines.multiprocess.ranks import Ranks
 from ..engines.party.reference import reference
@@ -56,11 +57,11 @@ class Run:
 
     `engine`: "stacked" (fast) or "reference" (every party by itself, slow, obviously right).
     `chunk`: clients run at once by the stacked engine (None: by their size), `replay`: calls after
-    which it traces local work (0: never), `compile`: whether it compiles it; see
-    docs/speed.md. `precision`: "tf32" and "bf16" keep weights in float32. `network`: links and
-    speeds for `time`. `metrics`: registered ones to measure besides the usual. `ranks`: processes
-    to share the clients' work with; see docs/several-processes.md. `secrets` of real parties, to
-    compute what they would.
+    which it traces local work (0: never), `compile`: whether it compiles it, `executor`: what
+    executes it, by name, `limits`: its thresholds; see docs/speed.md. `precision`: "tf32" and
+    "bf16" keep weights in float32. `network`: links and speeds for `time`. `metrics`: registered
+    ones to measure besides the usual. `ranks`: processes to share the clients' work with; see
+    docs/several-processes.md. `secrets` of real parties, to compute what they would.
     After an error, `state`, `round` and `time` are those of the last complete round.
     """
 
@@ -79,6 +80,8 @@ class Run:
         chunk: Annotated[int | None, at_least(1)] = None,
         replay: Annotated[int, at_least(0)] = CALLS,
         compile: bool = False,
+        executor: str | None = None,
+        limits: Limits = DEFAULT,
         network: Network | None = None,
         metrics: Sequence[str] = (),
         ranks: Ranks | None = None,
@@ -107,6 +110,7 @@ class Run:
         self._ranks = ranks
         self._kind = engine
         self._stacked: dict[str, Any] = {"chunk": chunk, "replay": replay, "compile": compile}
+        self._stacked |= {"executor": executor, "limits": limits}
         self.schedule = schedule or Everyone()
         self.schedule.check(placement.topology.clients)
         self.network = network
@@ -131,7 +135,7 @@ class Run:
         if self._kind == "stacked":
             options |= self._stacked
             if isinstance(before := getattr(self, "fed", None), StackedEngine):
-                options["held"] = before.held
+                options["store"] = before.store
             if self._ranks is not None:
                 return SpreadEngine(self.task, self.shapes, placement, ranks=self._ranks, **options)
             return StackedEngine(self.task, self.shapes, placement, **options)

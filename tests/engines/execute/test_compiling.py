@@ -10,20 +10,16 @@ from torch.func import vmap
 
 from fedloom import TDCD, Run, Task, mlp, partition
 from fedloom.core import tree
-from fedloom.engines.execute import compiling
+from fedloom.engines.execute.compiled import compiler
 from fedloom.engines.layers.gpu.convolutions import Convolutions
 from fedloom.engines.layers.rules import ON_CPU, RULES, Instead, tracing
-from fedloom.engines.stacked import engine as stacked
 
 needs_compiler = pytest.mark.skipif(
     not shutil.which("c++") and not shutil.which("g++"), reason="there is no C++ compiler"
 )
 
 
-@pytest.fixture(autouse=True)
-def by_torchs_compiler(monkeypatch):
-    """Also on a CPU, where clients' work is compiled otherwise."""
-    monkeypatch.setattr(stacked, "natively", lambda device: False)
+BY_TORCH = "compiled"  # also on a CPU, where `compile` is native
 
 
 @pytest.fixture
@@ -41,11 +37,11 @@ def run(rows, **options):
 @needs_compiler
 def test_compiled_is_the_same(rows):
     """Over rounds with other numbers of rows, and for clients of both silos."""
-    plain, fast = run(rows, precision="float64"), run(rows, precision="float64", compile=True)
+    plain, fast = run(rows, precision="float64"), run(rows, precision="float64", executor=BY_TORCH)
     plain.fit(12)
     fast.fit(12)
     assert float((plain.predict() - fast.predict()).abs().max()) <= 1e-12
-    entries = fast.fed._compiler._player._entries.values()
+    entries = fast.fed.executors["compiled"].compiler.player.entries.values()
     assert any(entry.play is not None for entry in entries)
     assert sum(len(entry.known) for entry in entries) > 1, "rows did not vary"
 
@@ -69,7 +65,7 @@ class Small(torch.nn.Module):
         return self.last(self.pool(x)).flatten(1)
 
 
-def as_traced(graph, fake):
+def as_traced(graph, fake, recordings):
     return graph
 
 
@@ -81,29 +77,29 @@ SLOW = [pytest.mark.slow, needs_compiler]
     [
         ("float64", 1e-12, lambda: Convolutions(last=tracing()), as_traced),
         ("bf16", 0.02, nullcontext, as_traced),
-        pytest.param("float64", 1e-12, nullcontext, compiling.compiled, marks=SLOW),
-        pytest.param("bf16", 0.02, nullcontext, compiling.compiled, marks=SLOW),
+        pytest.param("float64", 1e-12, nullcontext, compiler.compiled, marks=SLOW),
+        pytest.param("bf16", 0.02, nullcontext, compiler.compiled, marks=SLOW),
     ],
     ids=["as on a GPU, traced", "bf16, traced", "compiled", "bf16, compiled"],
 )
 def test_convolutions_are_traced_once_for_all_numbers_of_rows(
     precision, close, ways, compiled, monkeypatch
 ):
-    monkeypatch.setattr(compiling, "of_clients", lambda device: ways())
-    monkeypatch.setattr(compiling, "compiled", compiled)
+    monkeypatch.setattr(compiler, "of_clients", lambda device: ways())
+    monkeypatch.setattr(compiler, "compiled", compiled)
     draw = torch.Generator().manual_seed(0)
     x = {"a": torch.randn(120, 2, 7, 6, generator=draw)}
     rows = partition(x, torch.randint(3, (120,), generator=draw), {"a": 4})
     task = Task({"a": Small}, "cross-entropy")
     rule = TDCD(local_steps=4, lr=0.05, batch=60)
     plain, fast = (
-        Run(rule, task, rows, seed=1, precision=precision, chunk=2, compile=compile)
-        for compile in (False, True)
+        Run(rule, task, rows, seed=1, precision=precision, chunk=2, executor=executor)
+        for executor in (None, BY_TORCH)
     )
     plain.fit(10)
     fast.fit(10)
     assert float((plain.predict() - fast.predict()).abs().max()) <= close
-    (entry,) = fast.fed._compiler._player._entries.values()
+    (entry,) = fast.fed.executors["compiled"].compiler.player.entries.values()
     assert entry.play is not None
     assert len(entry.known) > 3
     assert all(entry.known.values())
@@ -152,11 +148,11 @@ def test_rules_of_layers_are_those_of_each_client(f, shape, weight, rules):
 
 
 def test_what_cannot_be_compiled_runs_as_it_is(rows, monkeypatch, caplog):
-    def broken(graph, fake):
+    def broken(graph, fake, recordings):
         raise RuntimeError("no compiler here\nand more lines")
 
-    monkeypatch.setattr(compiling, "compiled", broken)
-    plain, fast = run(rows), run(rows, compile=True)
+    monkeypatch.setattr(compiler, "compiled", broken)
+    plain, fast = run(rows), run(rows, executor=BY_TORCH)
     plain.fit(10)
     fast.fit(10)
     assert torch.equal(plain.predict(), fast.predict())
@@ -177,11 +173,11 @@ class Fickle(torch.nn.Module):
 
 
 def test_a_line_says_for_which_rows_it_does_not_hold(rows, monkeypatch, caplog):
-    monkeypatch.setattr(compiling, "compiled", as_traced)
+    monkeypatch.setattr(compiler, "compiled", as_traced)
     task = Task(dict.fromkeys(("a", "b"), Fickle), "cross-entropy")
     plain, fast = (
-        Run(TDCD(local_steps=4, lr=0.1, batch=40), task, rows, seed=1, chunk=1, compile=compile)
-        for compile in (False, True)
+        Run(TDCD(local_steps=4, lr=0.1, batch=40), task, rows, seed=1, chunk=1, executor=executor)
+        for executor in (None, BY_TORCH)
     )
     plain.fit(20)
     fast.fit(20)

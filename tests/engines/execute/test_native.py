@@ -17,7 +17,7 @@ from fedloom.core.errors import NotFiniteError, ProtocolError
 from fedloom.core.registry import algorithms
 from fedloom.engines.execute.native import program
 from fedloom.engines.execute.native.arrays import Unknown
-from fedloom.engines.stacked import compiled_sums as clients
+from fedloom.engines.limits import Limits
 from fedloom.fabric.schedule import Drawn
 from fedloom.testing import sample_of
 from fedloom.testing.samples import examples_of
@@ -52,7 +52,9 @@ def both(rule, task, data, rounds=5, **options):
 
 
 def programs(run):
-    return [entry for entry in run.fed._native._known.values() if entry is not None]
+    return [
+        entry for entry in run.fed.executors["native"].programs.known.values() if entry is not None
+    ]
 
 
 class Odd(nn.Module):
@@ -209,17 +211,20 @@ def test_it_is_as_exact_in_single_precision():
     assert 0 < tree.largest_difference(fast, exact) < 1e-5
 
 
-def test_bits_do_not_depend_on_threads_or_interruptions(monkeypatch):
-    monkeypatch.setattr(program, "HEAVY", 0)
+THREADS = Limits(thread_operations=0)
+
+
+def test_bits_do_not_depend_on_threads_or_interruptions():
     task, data, rule = TASKS["mlp"], rows((60, 90), size=400), TDCD(local_steps=3, batch=200)
+    made = {"compile": True, "seed": 3, "limits": THREADS}
     before = torch.get_num_threads()
     found = []
     try:
         for threads in (1, 3):
             torch.set_num_threads(threads)
-            straight = Run(rule, task, data, compile=True, seed=3).fit(6)
-            broken = Run(rule, task, data, compile=True, seed=3).fit(3)
-            resumed = Run(rule, task, data, compile=True, seed=3).restore(broken.snapshot())
+            straight = Run(rule, task, data, **made).fit(6)
+            broken = Run(rule, task, data, **made).fit(3)
+            resumed = Run(rule, task, data, **made).restore(broken.snapshot())
             found += [straight.predict(), resumed.fit(6).predict()]
             assert programs(straight)
             assert programs(resumed)
@@ -229,12 +234,12 @@ def test_bits_do_not_depend_on_threads_or_interruptions(monkeypatch):
 
 
 def test_threads_of_our_own_do_where_torchs_are_not_to_be_had(monkeypatch):
-    monkeypatch.setattr(program, "HEAVY", 0)
     monkeypatch.setattr("fedloom.engines.execute.workers._start_of_torchs", lambda: None)
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(2)
-        fast, apart = both(TDCD(local_steps=3, batch=40), TASKS["mlp"], rows())
+        rule = TDCD(local_steps=3, batch=40)
+        fast, apart = both(rule, TASKS["mlp"], rows(), limits=THREADS)
         assert apart < 1e-12
         assert programs(fast)
     finally:
@@ -314,27 +319,27 @@ def test_who_has_a_weight_below_zero_is_named(compile):
     given = fed.at_clients(total, batch_k), fed.at_clients(few_are_welcome, batch_k)
     with pytest.raises(ProtocolError, match=r"s1/2: weight -"):
         fed.mean(UPDATE, given[0], otherwise=zero, weight=given[1])
-    assert bool(compile and fed._native._known) is compile
+    assert bool(compile and fed.executors["native"].programs.known) is compile
 
 
-def test_work_that_is_always_another_function_is_not_compiled_for_ever(monkeypatch, caplog):
-    monkeypatch.setattr(clients, "MOST", 0)
-    assert both(TDCD(local_steps=3, batch=40), TASKS["mlp"], rows())[1] < 1e-12
+def test_work_that_is_always_another_function_is_not_compiled_for_ever(caplog):
+    rule, none = TDCD(local_steps=3, batch=40), Limits(programs=0)
+    assert both(rule, TASKS["mlp"], rows(), limits=none)[1] < 1e-12
     (line,) = warnings_of(caplog)
     assert "there are 0 programs already" in line
 
 
-def test_large_models_run_as_they_are(monkeypatch, caplog):
-    monkeypatch.setattr(clients, "LARGE", 100)
-    assert both(TDCD(local_steps=3, batch=40), TASKS["mlp"], rows())[1] < 1e-12
+def test_large_models_run_as_they_are(caplog):
+    rule, small = TDCD(local_steps=3, batch=40), Limits(program_model=100)
+    assert both(rule, TASKS["mlp"], rows(), limits=small)[1] < 1e-12
     (line,) = warnings_of(caplog)
     assert "too many for its cache (at most 100)" in line
 
 
-def test_sums_of_many_clients_take_no_more_room(monkeypatch):
-    monkeypatch.setattr(program, "SUMS", 3000)
+def test_sums_of_many_clients_take_no_more_room():
     assert program._blocks([90, 0, 40], 2) == ([0, 45, 90, 110, 130], [(0, 2), (2, 2), (2, 4)])
-    fast, apart = both(TDCD(local_steps=3, batch=100), TASKS["mlp"], rows((60, 90)))
+    rule, little = TDCD(local_steps=3, batch=100), Limits(program_sums=3000)
+    fast, apart = both(rule, TASKS["mlp"], rows((60, 90)), limits=little)
     assert apart < 1e-12
     assert programs(fast)
 

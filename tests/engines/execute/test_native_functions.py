@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedloom.core import tree
+from fedloom.engines.execute.native import sums as compiled_sums
 from fedloom.engines.execute.native.decompose import decomposed
 from fedloom.engines.execute.native.emit import Emitter, better_turned
 from fedloom.engines.execute.native.program import Clients, Program
-from fedloom.engines.execute.tracing import traced
-from fedloom.engines.stacked import compiled_sums
+from fedloom.engines.execute.tracing.trace import traced
+from fedloom.engines.limits import DEFAULT
 from tests.engines.execute.test_native import pytestmark  # noqa: F401  (skips where there is no compiler)
 
 STEPS = [
@@ -81,7 +82,7 @@ def compiled(work, tensors, ways, varies):
 
     def written(graph, fake):
         plain = decomposed(graph, fake).graph
-        return Program(Emitter(plain, better_turned(plain)), ways, False)
+        return Program(Emitter(plain, better_turned(plain)), ways, False, DEFAULT)
 
     return traced(work, given, form, varies, written)[0]
 

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedloom.core import tree
-from fedloom.engines.execute.reuse import INTO, moved
-from fedloom.engines.execute.simplify import DIRECT
-from fedloom.engines.execute.tracing import traced
+from fedloom.engines.execute.tracing.reuse import INTO, moved
+from fedloom.engines.execute.tracing.simplify import DIRECT
+from fedloom.engines.execute.tracing.trace import traced
 
 SIZE = 4
 OPS = {

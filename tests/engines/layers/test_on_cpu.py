@@ -14,7 +14,6 @@ from fedloom.core import tree
 from fedloom.engines import layers
 from fedloom.engines.layers import cpu, rules
 from fedloom.engines.layers.rules import ON_CPU, Instead
-from fedloom.engines.stacked import axis
 from fedloom.engines.stacked.axis import Value
 
 
@@ -45,7 +44,7 @@ def test_images_with_channels_last_are_the_reference(clients, steps):
         Run(rule, task, images(clients), engine=engine, precision="float64")
         for engine in ("stacked", "reference")
     )
-    assert fast.fed._rules == ON_CPU
+    assert fast.fed._how.rules == ON_CPU
     fast.fit(4)
     slow.fit(4)
     assert float((fast.predict() - slow.predict()).abs().max()) < 1e-12
@@ -113,7 +112,7 @@ def test_a_wide_layer_has_the_other_library(monkeypatch):
     assert bool(used) == cpu.has_layers()
     exact = Run(rule, wide, rows, engine="reference", precision="float64").fit(8).predict()
     assert float((called.predict() - exact).abs().max()) < 1e-4
-    assert Run(rule, Task({"a": linear(400)}, "squared"), rows).fed._rules == {}
+    assert Run(rule, Task({"a": linear(400)}, "squared"), rows).fed._how.rules == {}
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -123,7 +122,7 @@ def test_rules_are_for_models_with_such_layers(monkeypatch, known):
     rows = images(2, shape=(10,))
     for width in (5, 6):
         run = Run(TDCD(batch=20), Task({"a": mlp(10, [width], 3)}, "cross-entropy"), rows)
-        assert bool(run.fed._rules) == (known and width == 6)
+        assert bool(run.fed._how.rules) == (known and width == 6)
 
 
 class Refused(Functional):
@@ -140,18 +139,17 @@ def test_a_model_that_cannot_have_them_is_computed_without():
         Run(rule, task, images(5), engine=engine, precision="float64")
         for engine in ("stacked", "reference")
     )
-    assert fast.fed._rules == {}
+    assert fast.fed._how.rules == {}
     fast.fit(2)
     slow.fit(2)
     assert float((fast.predict() - slow.predict()).abs().max()) < 1e-12
 
 
-def test_large_values_are_added_one_by_one(monkeypatch):
+def test_large_values_are_added_one_by_one():
     value = Value({"w": torch.randn(7, 3, 4)}, True)
     counts = (4, 0, 3)
     plain = value.sums(None, counts)["w"]
-    monkeypatch.setattr(axis, "LARGE", 12)
-    added = value.sums(None, counts)["w"]
+    added = value.sums(None, counts, lone=12)["w"]
     assert added.dtype == torch.float64
     assert torch.allclose(added, plain, rtol=1e-15, atol=1e-15)
     assert added.shape == (3, 3, 4)

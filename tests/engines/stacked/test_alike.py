@@ -7,7 +7,7 @@ from fedloom import TDCD, Run, Task, mlp
 from fedloom.algorithms.tdcd import EMBEDDING
 from fedloom.algorithms.tiered import MODEL
 from fedloom.core import tree
-from fedloom.engines.stacked import chunks
+from fedloom.engines.limits import Limits
 from fedloom.fabric.kinds import Kind
 from tests.engines.stacked.test_fast_paths import federation, learnt
 
@@ -50,8 +50,8 @@ def test_silos_that_are_alike_are_one_lot_and_still_themselves(clients):
         found.append(fed.read(fed.gather(EMBEDDING, phi_k, rows)))
     assert tree.largest_difference(*found) < 1e-12
     fast = runs[0].fed
-    assert fast._cuts.alike == [("s0", "s1", "s2")]
-    assert asks_for_its_silo in fast._named
+    assert fast._plan.alike == [("s0", "s1", "s2")]
+    assert asks_for_its_silo in fast._how.named
     ones = fast._lazy(fast.known(torch.ones(1)), "test")
     assert [lot.silos for lot in fast._lots(fast._all, ones.value, ones)] == [("s0", "s1", "s2")]
     wide = fast._lazy(fast.at_clients(twice, fast.to_clients(VALUE, each_of_its_width(fast))), "x")
@@ -73,15 +73,13 @@ def test_clients_of_silos_that_are_alike_may_have_values_of_different_shapes():
     assert [len(v) for v in found[0]["s1"].values()] == [1, 2, 1]
 
 
-def test_large_models_are_computed_silo_by_silo(monkeypatch):
-    monkeypatch.setattr(chunks, "SMALL", 0)
-    monkeypatch.setattr(chunks, "LIGHT", 0)
+def test_large_models_are_computed_silo_by_silo():
+    none = Limits(shared_models=0, light_model=0)
     data, rule = federation((5,), classes=3), TDCD(local_steps=2, lr=0.1, batch=17)
     task = Task({"s0": mlp(5, [6], 3), "s1": mlp(5, [6], 3)}, "cross-entropy")
-    apart = Run(rule, task, data, precision="float64")
+    apart = Run(rule, task, data, precision="float64", limits=none)
     ones = apart.fed._lazy(apart.fed.known(torch.ones(1)), "test")
     lots = apart.fed._lots(apart.fed._all, ones.value, ones)
     assert [lot.silos for lot in lots] == [("s0",), ("s1",)]
-    monkeypatch.undo()
     mixed = Run(rule, task, data, precision="float64")
     assert tree.largest_difference(learnt(apart, 3), learnt(mixed, 3)) < 1e-12

@@ -9,24 +9,20 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from fedloom import TDCD, Run, Task, cnn, linear, lstm, mlp, partition, resnet18
-from fedloom.core import gradients, tree
-from fedloom.core.gradients import grad
+from fedloom.core import tree
+from fedloom.core.gradients import PublicLevels, grad, use_levels
 from fedloom.core.registry import losses
-from fedloom.engines.execute import replay
-from fedloom.engines.execute.replay import Player
+from fedloom.engines.execute.tracing.player import Player
 from fedloom.engines.execute.workers import ahead
 from fedloom.engines.layers.gpu import convolutions, products
 from fedloom.engines.layers.rules import Instead
-from fedloom.engines.stacked import chunks, minibatch, plan
+from fedloom.engines.limits import DEFAULT, Limits
+from fedloom.engines.stacked import chunks, plan
 from fedloom.engines.stacked.chunks import Cost
 from fedloom.models.block import Block
 from fedloom.models.losses import CrossEntropy, Loss
 
-
-@pytest.fixture(autouse=True)
-def traced_at_once(monkeypatch):
-    """Also what is called for too short a time to be worth it."""
-    monkeypatch.setattr(replay, "WORTH", 0.0)
+QUICK = Limits(traced_seconds=0.0)  # traces also what takes no time
 
 
 def federation(shape, classes=0, rows=60, clients=(4, 7)):
@@ -70,10 +66,12 @@ def test_derivatives_inside_derivatives():
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_derivatives_inside_vmap_are_those_of_torch_func(monkeypatch, known):
+def test_derivatives_inside_vmap_are_those_of_torch_func(request, known):
     """By the steps of torch.func.grad, or by itself where torch has these no longer."""
     if not known:
-        monkeypatch.setattr(gradients, "grad_increment_nesting", None)
+        before = use_levels(PublicLevels())
+        assert type(before) is not PublicLevels
+        request.addfinalizer(lambda: use_levels(before))
     params = {"w": torch.randn(4, 3, 2), "unused": torch.randn(4, 4)}
     x, y = torch.randn(4, 5, 3) / 9, torch.randn(4, 5, 2) / 9
     for argnums in (0, 1, (0, 2)):
@@ -173,11 +171,11 @@ def test_replay_gives_the_same_bits(model, settings):
     """Ragged clients, a few of them without rows in a minibatch."""
     data = federation((5,), classes=3 if model == "mlp" else 0)
     rule = TDCD(**{"local_steps": 3, "lr": 0.1, "batch": 17, **settings})
-    played = Run(rule, MODELS[model](), data, replay=3, precision="float64")
+    played = Run(rule, MODELS[model](), data, replay=3, precision="float64", limits=QUICK)
     called = Run(rule, MODELS[model](), data, replay=0, precision="float64")
     assert tree.largest_difference(learnt(played, 16), learnt(called, 16)) == 0
-    entries = played.fed._player._entries.values()
-    count = len(played.fed._cuts.alike)
+    entries = played.fed.executors["traced"].player.entries.values()
+    count = len(played.fed._plan.alike)
     assert sum(entry.play is not None for entry in entries) >= 2 * count  # embed and sgd
     assert any(sum(entry.known.values()) > 1 for entry in entries)  # of several sizes
 
@@ -198,14 +196,16 @@ class ChangesItsOwn(nn.Module):
 def test_what_changes_in_place_is_called():
     data, rule = federation((5,), classes=3), TDCD(local_steps=3, lr=0.05, batch=17)
     task = Task({"s0": ChangesItsOwn, "s1": ChangesItsOwn}, "cross-entropy")
-    played, called = (Run(rule, task, data, replay=calls, precision="float64") for calls in (3, 0))
+    played, called = (
+        Run(rule, task, data, replay=calls, precision="float64", limits=QUICK) for calls in (3, 0)
+    )
     assert tree.largest_difference(learnt(played, 16), learnt(called, 16)) == 0
 
 
 def test_replay_is_the_reference():
     data = federation((5,), classes=3)
     rule = TDCD(local_steps=3, lr=0.1, batch=17)
-    fast = Run(rule, MODELS["mlp"](), data, replay=2, precision="float64")
+    fast = Run(rule, MODELS["mlp"](), data, replay=2, precision="float64", limits=QUICK)
     slow = Run(rule, MODELS["mlp"](), data, engine="reference", precision="float64")
     assert tree.largest_difference(learnt(fast, 12), learnt(slow, 12)) < 1e-12
 
@@ -225,9 +225,8 @@ def test_what_cannot_be_traced_is_called():
 
 
 def test_without_what_traces_it_is_called(monkeypatch):
-    monkeypatch.setitem(
-        sys.modules, "fedloom.engines.execute.tracing", None
-    )  # as if torch had moved on
+    trace = "fedloom.engines.execute.tracing.trace"
+    monkeypatch.setitem(sys.modules, trace, None)  # as if torch had moved on
     player = Player(1)
     for _ in range(4):
         assert player("plus", torch.add, [torch.ones(2), torch.ones(2)]).tolist() == [2.0, 2.0]
@@ -237,7 +236,7 @@ def test_what_fails_when_played_is_called():
     player = Player(1)
     for _ in range(4):
         player("plus", torch.add, [torch.ones(2), torch.ones(2)])
-    (entry,) = player._entries.values()
+    (entry,) = player.entries.values()
     assert entry.play is not None
 
     def fails(*tensors):
@@ -379,18 +378,26 @@ def test_a_gpu_sees_few_different_numbers_of_rows():
 # Chunks
 
 
+def costing(weights, row, most=None, **limits):
+    return Cost(weights, row, most, DEFAULT.shared_models, limits=Limits(**limits))
+
+
 def test_every_client_is_in_one_chunk():
     places, widths = np.arange(40) * 2, np.random.default_rng(0).integers(0, 30, 40)
-    for cost in (Cost(100, 10, 2000, None, 50), Cost(1, 1, 10**9, None), Cost(9, 9, 9, 7)):
+    for cost in (
+        costing(100, 10, chunk=2000, padding=50),
+        costing(1, 1, chunk=10**9),
+        costing(9, 9, 7, chunk=9),
+    ):
         cuts = cost.cut(places, widths)
         assert sorted(np.concatenate(cuts)) == places.tolist()
         for cut in cuts:
             most = max(1, widths[cut // 2].max())
             held = len(cut) * (cost.weights + most * cost.row)
-            assert len(cut) == 1 or held <= cost.budget or cost.most is not None
+            assert len(cut) == 1 or held <= cost.limits.chunk or cost.most is not None
             assert len(cut) <= (cost.most or len(places))
-    assert len(Cost(1, 1, 10**9, None, 10**9).cut(places, widths)) == 1
-    assert len(Cost(1, 1, 10**9, None, 5).cut(places, widths)) > 3
+    assert len(costing(1, 1, chunk=10**9, padding=10**9).cut(places, widths)) == 1
+    assert len(costing(1, 1, chunk=10**9, padding=5).cut(places, widths)) > 3
 
 
 @pytest.mark.parametrize("spare", [1, 10**9])
@@ -399,12 +406,8 @@ def test_chunks_change_nothing(monkeypatch, spare, budget):
     data = federation((5,), classes=3)
     rule = TDCD(local_steps=2, lr=0.1, batch=17, weighting="rows")
     slow = Run(rule, MODELS["mlp"](), data, engine="reference", precision="float64")
-    monkeypatch.setattr(chunks, "BUDGET", budget)
-    fast = Run(rule, MODELS["mlp"](), data, precision="float64")
-    fast.fed._cuts._cost = fast.fed._cost = {
-        silo: Cost(cost.weights, cost.row, cost.budget, None, spare)
-        for silo, cost in fast.fed._cost.items()
-    }
+    limits = Limits(chunk=budget, padding=spare, light_row=0, light_model=0, traced_seconds=0.0)
+    fast = Run(rule, MODELS["mlp"](), data, precision="float64", limits=limits)
     cut, chunk = [], fast.fed._axis.chunk
     monkeypatch.setattr(fast.fed._axis, "chunk", lambda *a: cut.append(len(a[1])) or chunk(*a))
     assert tree.largest_difference(learnt(fast, 3), learnt(slow, 3)) < 1e-12
@@ -417,10 +420,9 @@ def test_chunks_change_nothing(monkeypatch, spare, budget):
 
 
 @pytest.fixture
-def two_threads(monkeypatch):
+def two_threads():
     before = torch.get_num_threads()
     torch.set_num_threads(2)
-    monkeypatch.setattr(chunks, "HEAVY", 0)
     yield
     torch.set_num_threads(before)
 
@@ -432,11 +434,11 @@ def two_threads(monkeypatch):
 def test_threads_change_nothing(monkeypatch, shape, block):
     used = []
     monkeypatch.setattr(plan, "ahead", lambda *a: used.append(1) or ahead(*a))
-    monkeypatch.setattr(chunks, "BUDGET", 1)
     data = federation(shape)
     rule = TDCD(local_steps=2, lr=0.1, batch=17)
     task = Task({"s0": block, "s1": block}, "squared")
-    fast = Run(rule, task, data, precision="float64")
+    limits = Limits(chunk=1, thread_rows=0)
+    fast = Run(rule, task, data, precision="float64", limits=limits)
     slow = Run(rule, task, data, engine="reference", precision="float64")
     assert tree.largest_difference(learnt(fast, 3), learnt(slow, 3)) < 1e-12
     assert used
@@ -453,35 +455,35 @@ def test_work_ahead_keeps_order_and_tells_of_failure():
     assert torch.get_num_threads() == 2
 
 
-def test_of_a_minibatch_only_so_many_bytes_are_kept(monkeypatch):
-    monkeypatch.setattr(minibatch, "KEPT", 2000)
+def test_of_a_minibatch_only_so_many_bytes_are_kept():
     x = {"a": torch.randn(200, 5)}
     rows = partition(x, torch.randn(200), {"a": 10})
-    fed = Run(TDCD(batch=10), Task({"a": linear(5)}, "squared"), rows, chunk=1).fed
+    task, limits = Task({"a": linear(5)}, "squared"), Limits(minibatch=2000)
+    fed = Run(TDCD(batch=10), task, rows, chunk=1, limits=limits).fed
     taken, _ = fed.minibatch(torch.arange(200))
     for _ in range(2):
         fed._read_clients(taken)
-    kept = sum(map(tree.nbytes, taken._kept.values()))
+    kept = sum(map(tree.nbytes, taken._taken.values()))
     assert 0 < kept <= 2000
 
 
 @pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("precision", ["float32", "float64"])
-def test_work_of_threads_is_traced_between_rounds(monkeypatch, precision):
+def test_work_of_threads_is_traced_between_rounds(precision):
     """With other numbers of clients and rows, and the same bits."""
-    monkeypatch.setattr(replay, "WORTH", 0.0)
+    limits = Limits(traced_seconds=0.0, thread_rows=0)
     draw = torch.Generator().manual_seed(0)
     x = {"a": torch.randn(300, 1, 8, 6, generator=draw)}
     rows = partition(x, torch.randint(3, (300,), generator=draw), {"a": 7})
     task = Task({"a": cnn(1, (8, 6), 3, width=8)}, "cross-entropy")
     rule = TDCD(local_steps=3, lr=0.05, batch=60)
     plain, fast = (
-        Run(rule, task, rows, seed=1, precision=precision, chunk=3, replay=after)
+        Run(rule, task, rows, seed=1, precision=precision, chunk=3, replay=after, limits=limits)
         for after in (0, 4)
     )
     plain.fit(12)
     fast.fit(12)
     assert tree.largest_difference(plain.predict(), fast.predict()) == 0
-    entries = list(fast.fed._player._entries.values())
+    entries = list(fast.fed.executors["traced"].player.entries.values())
     assert any(len(entry.known) > 3 for entry in entries)
     assert all(held for entry in entries for held in entry.known.values())

@@ -7,31 +7,32 @@ import torch
 from torch import nn
 
 from fedloom import TDCD, Run, Task, lstm, mlp, partition
-from fedloom.algorithms import few_rows
 from fedloom.algorithms.local import local_sgd
 from fedloom.core import tree
-from fedloom.core.gradients import shortening
+from fedloom.core.gradients import steps_by
 from fedloom.core.placed import Batch, Rows
 from fedloom.core.registry import algorithms
-from fedloom.engines.execute import replay
-from fedloom.engines.execute.replay import Player
+from fedloom.engines.execute.plain import few_rows
+from fedloom.engines.execute.tracing.player import Player
+from fedloom.engines.limits import Limits
 from fedloom.engines.stacked import chunks
 from fedloom.models.block import Block
 from fedloom.models.library import linear
 from fedloom.models.task import Theta
 
+QUICK = Limits(traced_seconds=0.0)
+
 
 @pytest.fixture
 def taken(monkeypatch):
     """How often steps were taken in the short way, one entry for each time."""
-    times, sgd = [], few_rows.sgd
+    times, steps = [], few_rows.steps
 
     def counting(*args):
         times.append(1)
-        return sgd(*args)
+        return steps(*args)
 
-    monkeypatch.setattr(few_rows, "sgd", counting)
-    monkeypatch.setattr(replay, "WORTH", 0.0)
+    monkeypatch.setattr(few_rows, "steps", counting)
     return times
 
 
@@ -47,7 +48,7 @@ def federation(shape, classes=0, rows=60, clients=(7, 13)):
 def both(rule, task, data, rounds=4, **options):
     """What two engines learn."""
     runs = (
-        Run(rule, task, data, precision="float64", **options),
+        Run(rule, task, data, precision="float64", limits=QUICK, **options),
         Run(rule, task, data, precision="float64", engine="reference"),
     )
     fast, slow = (run.fed.read(run.fit(rounds).state.theta) for run in runs)
@@ -119,7 +120,7 @@ def test_a_client_without_a_row_that_counts_stays(taken):
     part = Run(TDCD(batch=3), Task({"a": linear(6, bias=False)}, "squared"), rows).fed.part
     rest = Rows(torch.full((2, 1), torch.nan), torch.zeros(2, dtype=torch.bool))
     batch = Batch(x[:2], torch.zeros(2), torch.ones(2, dtype=torch.bool))
-    with shortening():
+    with steps_by(few_rows.FewRows()):
         after = local_sgd(part.values["a"], start, rest, batch, torch.full((3,), 0.1), 0.5)
     assert taken
     assert torch.equal(after.block["weight"], start.block["weight"])
@@ -175,8 +176,7 @@ def test_which_blocks_begin_with_a_linear_layer(module, first):
     assert Block(module).first == first
 
 
-def test_what_is_traced_for_some_sizes_stays_beside_that_for_others(monkeypatch):
-    monkeypatch.setattr(replay, "WORTH", 0.0)
+def test_what_is_traced_for_some_sizes_stays_beside_that_for_others():
     called = []
 
     def f(a):

@@ -16,7 +16,7 @@ from fedloom.core import tree
 from fedloom.core.errors import NotFiniteError, PlacementError
 from fedloom.core.placed import AtHubs, OnDemand
 from fedloom.core.rng import _is_first
-from fedloom.engines.stacked import chunks, plan, store
+from fedloom.engines.limits import Limits
 from fedloom.engines.stacked.client_axis import Same
 from fedloom.fabric.schedule import Moment, Scripted
 
@@ -36,32 +36,29 @@ def counted(monkeypatch, owner, name):
 
 
 def test_what_a_round_computes_for_the_same_clients_it_computes_once(monkeypatch):
-    def computed():
-        run = small()
+    def computed(**limits):
+        run = small(limits=Limits(**limits))
         values = counted(monkeypatch, Same, "_compute")
         run.fit(5)
         return len(values)
 
     once = computed()
-    monkeypatch.setattr(plan, "MEMO", -1)  # nothing is kept: the model comes down a second time
-    assert computed() == once + 5
+    # nothing is kept: the model comes down a second time
+    assert computed(chunk_values=-1) == once + 5
 
 
-def test_only_little_is_kept_for_the_rest_of_a_round(monkeypatch):
+def test_only_little_is_kept_for_the_rest_of_a_round():
     run = small().fit(1)
-    assert run.fed._cuts._known
-    monkeypatch.setattr(chunks, "SMALL", 0)
-    assert not small().fit(1).fed._cuts._known
+    assert run.fed._plan._known
+    assert not small(limits=Limits(shared_models=0)).fit(1).fed._plan._known
 
 
-def test_rows_are_the_same_however_they_are_held(monkeypatch):
+def test_rows_are_the_same_however_they_are_held():
     joined = small().fit(4)
-    monkeypatch.setattr(store, "JOINED", 0)
-    apart = small().fit(4)
-    monkeypatch.setattr(plan, "MEMO", -1)  # nothing is kept
-    forgetful = small().fit(4)
-    assert joined.fed.held._joined
-    assert not apart.fed.held._joined
+    apart = small(limits=Limits(joined_rows=0)).fit(4)
+    forgetful = small(limits=Limits(joined_rows=0, chunk_values=-1)).fit(4)  # nothing is kept
+    assert joined.fed.store._joined
+    assert not apart.fed.store._joined
     reference = small(engine="reference", precision="float64").fit(4)
     for run in (apart, forgetful):
         assert torch.equal(run.predict(), joined.predict())
@@ -74,13 +71,13 @@ def test_a_look_holds_no_rows_of_its_own_and_predicts_at_one_hub(monkeypatch):
     scores = counted(monkeypatch, local, "joint_scores")
     run.add_record()
     (seen,) = run._viewer._seen.values()
-    assert seen.fed.held is run.fed.held
+    assert seen.fed.store is run.fed.store
     assert len(scores) == 1
     other, own = small().placement, run.placement
-    assert not run.fed.held.holds(other)
-    assert run.fed.held.holds(replace(own, owner=other.owner))
-    assert not run.fed.held.holds(replace(own, y={**own.y, "b": other.y["b"]}))
-    assert not run.fed.held.holds(replace(own, y={**own.y, "b": None}))
+    assert not run.fed.store.holds(other)
+    assert run.fed.store.holds(replace(own, owner=other.owner))
+    assert not run.fed.store.holds(replace(own, y={**own.y, "b": other.y["b"]}))
+    assert not run.fed.store.holds(replace(own, y={**own.y, "b": None}))
 
 
 def test_work_on_demand_is_done_where_it_is_asked_for():

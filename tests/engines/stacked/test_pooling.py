@@ -13,7 +13,8 @@ from fedloom.algorithms.tdcd import EMBEDDING, HUB_EMBEDDING, REST
 from fedloom.algorithms.tiered import MODEL, UPDATE
 from fedloom.core import tree
 from fedloom.core.registry import algorithms
-from fedloom.engines.stacked import chunks, pooling
+from fedloom.engines.limits import Limits
+from fedloom.engines.stacked import pooling
 from fedloom.engines.stacked.pooling import rows_of, rows_of_mean
 from fedloom.fabric.local_work import in_shares
 from fedloom.fabric.schedule import Drawn, Moment, Scripted
@@ -33,9 +34,12 @@ def task(alike=True):
     return Task(blocks, "cross-entropy")
 
 
+POOLED = Limits(few_rows=0)  # however few rows a silo has
+
+
 def both(rule, what, rows, **options):
     """The same on both engines."""
-    made = {"precision": "float64", "seed": 3, **options}
+    made = {"precision": "float64", "seed": 3, "limits": POOLED, **options}
     return [Run(rule, what, rows, engine=name, **made) for name in ("stacked", "reference")]
 
 
@@ -60,7 +64,6 @@ def pooled(monkeypatch):
                 yield chunk
 
     monkeypatch.setattr("fedloom.engines.stacked.plan.Pools", Noted)
-    monkeypatch.setattr(chunks, "FEW", 0)
     return found
 
 
@@ -87,7 +90,9 @@ def test_one_step_of_all_clients_at_once(pooled, settings, alike, schedule):
 def test_in_pieces(pooled):
     fast, plain = both(TDCD(local_steps=1, lr=0.3, batch=17, l2=0.1), task(), federation())
     for silo, cost in fast.fed._cost.items():
-        fast.fed._cost[silo] = replace(cost, piece=5 * cost.row, budget=5 * cost.row)
+        fast.fed._cost[silo] = replace(
+            cost, limits=replace(POOLED, piece=5 * cost.row, chunk=5 * cost.row)
+        )
     assert apart(fast, plain, 5) < 1e-12
     assert max(size for _, size, _ in pooled) <= 5
 
@@ -124,7 +129,7 @@ def test_where_it_does_not_hold_it_is_not_done(pooled):
     ]:
         pooled.clear()
         rule = TDCD(**{"lr": 0.3, "batch": 17, **settings})
-        Run(rule, task(), federation(), **options).fit(2)
+        Run(rule, task(), federation(), limits=POOLED, **options).fit(2)
         assert not any(mean for _, _, mean in pooled)
         assert bool(pooled) == ("chunk" not in options)  # embeddings may be
 
@@ -221,11 +226,11 @@ def test_one_client_without_rows_stands_for_all(monkeypatch, weighting, schedule
 
 @pytest.mark.parametrize("budget", [1, 900, 1500])
 @pytest.mark.parametrize("weighting", ["uniform", "rows"])
-def test_it_stands_for_them_in_one_of_several_chunks(monkeypatch, weighting, budget):
+def test_it_stands_for_them_in_one_of_several_chunks(weighting, budget):
     """The chunks' sums have weights in one and none in the others, in any order."""
-    monkeypatch.setattr(chunks, "BUDGET", budget)
     rule = TDCD(local_steps=2, lr=0.3, batch=5, weighting=weighting)
-    assert apart(*both(rule, task(), federation(clients=(9, 12))), 12) < 1e-12
+    runs = both(rule, task(), federation(clients=(9, 12)), limits=Limits(chunk=budget))
+    assert apart(*runs, 12) < 1e-12
 
 
 def test_clients_that_draw_noise_are_all_computed():

@@ -20,9 +20,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from ...core.gradients import vmaps
 from . import cpu
 from .layers import Convolution, How, Norm, Pool, Product
+from .levels import vmaps
 
 WIDE = 2**16  # weights of a layer that is worth a rule
 MANY = 16  # numbers of images for each weight: one model by itself is worth a rule on a CPU

@@ -74,10 +74,10 @@ class SpreadEngine(StackedEngine):
         self._ranks.numbers(self._at_move("looking for a client"))
 
     def hold(self, value: AtClients[Any]) -> AtClients[Any]:
-        held = super().hold(value)
-        assert isinstance(held, Lazy)
-        held.has = self._lazy(value, "hold").has & self._there()
-        return held
+        values = super().hold(value)
+        assert isinstance(values, Lazy)
+        values.has = self._lazy(value, "hold").has & self._there()
+        return values
 
     def keep(self, new: AtClients[Any], old: AtClients[Any]) -> AtClients[Any]:
         kept = super().keep(new, old)

@@ -19,8 +19,7 @@ from ...core import tree
 from ...core.rng import Floats, Ints
 from ...core.topology import Client
 from ...fabric.schedule import Bools
-
-LARGE = 2**16  # numbers of one client that are added to others one by one
+from ..limits import DEFAULT
 
 
 class Axis:
@@ -79,8 +78,11 @@ class Value(NamedTuple):
     def narrow(self, start: int, length: int) -> Value:
         return Value(tree.map_tensors(lambda a: a.narrow(0, start, length), self.tree), True)
 
-    def sums(self, weights: Tensor | None, counts: Sequence[int]) -> Any:
-        """Weighted sums over the clients of each silo, [silos, ...], in double precision."""
+    def sums(
+        self, weights: Tensor | None, counts: Sequence[int], lone: int = DEFAULT.lone_sum
+    ) -> Any:
+        """Weighted sums over the clients of each silo, [silos, ...], in double precision. `lone`:
+        from so many numbers of a client, clients are added one by one."""
         if not self.stacked:
             shares = [weights.sum()] if weights is not None and len(counts) == 1 else None
             if weights is not None and shares is None:
@@ -88,11 +90,11 @@ class Value(NamedTuple):
             return tree.map_tensors(
                 lambda a: torch.stack([a.double() * share for share in shares or counts]), self.tree
             )
-        return tree.map_tensors(lambda a: _sums(a, weights, counts), self.tree)
+        return tree.map_tensors(lambda a: _sums(a, weights, counts, lone), self.tree)
 
 
-def _sums(a: Tensor, weights: Tensor | None, counts: Sequence[int]) -> Tensor:
-    if weights is None and len(a) and a[0].numel() >= LARGE:
+def _sums(a: Tensor, weights: Tensor | None, counts: Sequence[int], lone: int) -> Tensor:
+    if weights is None and len(a) and a[0].numel() >= lone:
         return torch.stack([_one_by_one(mine) for mine in a.split(list(counts))])
     if weights is not None:
         if len(counts) == 1:

@@ -10,7 +10,7 @@ which its last digits depend on.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -19,20 +19,10 @@ from torch import Tensor
 from ...core import tree
 from ...core.rng import Ints
 from ...models.task import Part
+from ..limits import DEFAULT, Limits
 
-BUDGET = 16 * 2**20  # bytes of a chunk: about what a core has of the last cache
-SPARE = 512 * 2**10  # bytes of padding that are worth another chunk
-PIECE = 512 * 2**20  # bytes of rows in a chunk that keep a GPU busy
-PIECES = 5  # chunks of a GPU, for the sake of padding alone
-SMALL = 4 * 2**20  # bytes of all clients' models for which silos share chunks,
-LIGHT = 64 * 2**10  # and of one client's for which they do
-SHARED = 64 * 2**20  # up to so many bytes of all
-PART = 128 * 2**20  # bytes of a piece of rows of one model
-FEW = 256 * 2**10  # bytes of rows that clients may as well be padded for
-LITTLE = 4 * 2**10  # bytes of a row of which three more do not matter, beside as many weights
 TWO, FOUR = 2, 4  # rows: batched products of one or three of them with weights take longer
 SIXTEEN = 16
-HEAVY = 256 * 2**10  # bytes of rows in a chunk from which it is worth a thread of its own
 
 
 def exactly(rows: int) -> int:
@@ -54,53 +44,51 @@ def few_sizes(rows: int) -> int:
 @dataclass(frozen=True)
 class Cost:
     """What computing a silo's clients takes. `weights`: bytes of one client's model, `row`: bytes
-    kept of one row until its derivative is taken, `most`: clients at once (None: by the budget),
-    `few`: bytes of all clients' models for which silos share chunks, `even`: chunks of equal
-    numbers of clients, so that what is compiled for one suits them all, `piece`: bytes of the rows
-    of one model whose derivatives are computed at once, `columns`: for so many rows of a client."""
+    kept of one row until its gradient is taken, `most`: clients at once (None: by the limits),
+    `shared`: bytes of all clients' models for which silos share chunks, `even`: chunks of equal
+    numbers of clients, so that what is compiled for one suits them all, `columns`: for so many rows
+    of a client."""
 
     weights: int
     row: int
-    budget: int
     most: int | None
-    spare: int = SPARE
-    few: int = SMALL
+    shared: int
     even: bool = False
-    piece: int = PART
     columns: Callable[[int], int] = exactly
+    limits: Limits = DEFAULT
 
     @staticmethod
-    def of(part: Part, most: int | None, compiled: bool = False) -> Cost:
-        """`compiled`: whether local work will be."""
-        budget, spare, few, piece = BUDGET, SPARE, SMALL, PART
-        if part.device.type == "cuda":
+    def of(part: Part, most: int | None, even: bool = False, limits: Limits = DEFAULT) -> Cost:
+        """`even`: on a GPU, whose chunks may be as large as its memory allows."""
+        on_gpu = part.device.type == "cuda"
+        if on_gpu:
             # seen on an H200: vmap of a ResNet keeps three times what a plain pass does; what is
             # not compiled is bound by starting kernels, so that one more chunk costs most
-            budget = torch.cuda.get_device_properties(part.device).total_memory // 8
-            spare, few, piece = budget, budget, budget
+            room = torch.cuda.get_device_properties(part.device).total_memory // 8
+            limits = replace(limits, chunk=room, padding=room, piece=room)
         elif part.loop_only and most is None:
             most = 1  # they run one by one: results are passed on as they come
         params = {**part.block.initial(0), **({} if part.head is None else part.head.initial(0))}
-        even = compiled and part.device.type == "cuda"
         weights, row, columns = tree.nbytes(params), kept_bytes(part), exactly
-        if part.device.type == "cuda":
-            columns = few_sizes
-        elif most is None and row <= LITTLE and FOUR * row <= weights:
+        shared = (
+            limits.shared_light_models if weights <= limits.light_model else limits.shared_models
+        )
+        if on_gpu:
+            columns, shared = few_sizes, limits.chunk
+        elif most is None and row <= limits.light_row and FOUR * row <= weights:
             columns = in_fours
-        if part.device.type == "cpu" and weights <= LIGHT:
-            few = SHARED
-        return Cost(weights, row, budget, most, spare, few, even, piece, columns)
+        return Cost(weights, row, most, shared, even and on_gpu, columns, limits)
 
     def __str__(self) -> str:
         if self.most is not None:
             return f"{self.most}"
-        most = max(1, self.budget // max(1, self.weights + self.row))
+        most = max(1, self.limits.chunk // max(1, self.weights + self.row))
         return f"up to {most} (weights {self.weights} B, a row {self.row} B)"
 
     def cut(self, places: Ints, widths: Ints | None) -> list[Ints]:
         """Places in chunks; `widths`: how many rows each of these clients has."""
         if self.most is not None or widths is None:
-            step = self.most or max(1, self.budget // max(1, self.weights))
+            step = self.most or max(1, self.limits.chunk // max(1, self.weights))
             return [places[at : at + step] for at in range(0, len(places), step)]
         order = np.argsort(-widths, kind="stable")
         places, widths = places[order], np.maximum(widths[order], 1)
@@ -109,7 +97,7 @@ class Cost:
         chunks = []
         while len(places):
             each = self.weights + int(widths[0]) * self.row
-            end = min(len(places), max(1, self.budget // max(1, each)))
+            end = min(len(places), max(1, self.limits.chunk // max(1, each)))
             for length in self._split(widths[:end]):
                 chunks.append(places[:length])
                 places, widths = places[length:], widths[length:]
@@ -117,8 +105,11 @@ class Cost:
 
     def _pieces(self, clients: int, rows: int) -> int:
         """How many equal chunks; a number without remainder, if there is one near."""
-        needed = -(-(clients * self.weights + 2 * rows * self.row) // self.budget)
-        most = min(clients, max(needed, min(PIECES, rows * self.row // PIECE), 1))
+        needed = -(-(clients * self.weights + 2 * rows * self.row) // self.limits.chunk)
+        most = min(
+            clients,
+            max(needed, min(self.limits.gpu_pieces, rows * self.row // self.limits.gpu_piece), 1),
+        )
         near = (n for n in (most, most + 1, most - 1) if n >= needed and n and clients % n == 0)
         return next(near, most)
 
@@ -129,49 +120,49 @@ class Cost:
     def small(self, clients: int) -> bool:
         """Whether the models of so many clients are so small that those of several silos are
         better computed together, each with a copy from the start."""
-        return self.most is None and self.weights * clients <= self.few
+        return self.most is None and self.weights * clients <= self.shared
 
     def tiny(self, silos: int) -> bool:
         """Whether so many models, one for all of a silo's rows, are better computed together: not
         on a GPU that each of them keeps busy."""
-        return self.weights * silos <= SMALL
+        return self.weights * silos <= self.limits.shared_models
 
     @property
     def adds_little(self) -> bool:
         """Whether a sum of models, in double precision, is little beside what a chunk holds."""
-        return self.weights <= SMALL
+        return self.weights <= self.limits.shared_models
 
     def fits(self, rows: int) -> bool:
         """Whether so many rows of one client stay within a chunk's budget."""
-        return self.most is None and self.weights + rows * self.row <= self.budget
+        return self.most is None and self.weights + rows * self.row <= self.limits.chunk
 
     def little(self, places: Ints, widths: Ints | None) -> bool:
         """Whether what these clients hold is little enough to be kept for the rest of a round."""
         rows = 0 if widths is None else len(places) * int(widths[places].max(initial=0))
-        return len(places) * self.weights + rows * self.row <= SMALL
+        return len(places) * self.weights + rows * self.row <= self.limits.shared_models
 
     def _split(self, widths: Ints) -> list[int]:
         """Lengths of the parts of a sorted chunk between which much padding is saved."""
         saved = (len(widths) - np.arange(len(widths))) * (widths[0] - widths) * self.row
         best = int(saved.argmax())
-        if saved[best] <= self.spare:
+        if saved[best] <= self.limits.padding:
             return [len(widths)]
         return self._split(widths[:best]) + self._split(widths[best:])
 
     def heavy(self, rows: int) -> bool:
         """Whether a chunk with so many rows is worth a thread of its own."""
-        return rows * self.row > HEAVY
+        return rows * self.row > self.limits.thread_rows
 
     def many(self, rows: int) -> bool:
         """Whether so many rows of one model are worth to be taken by themselves, without padding:
         clients' steps take them again, in chunks."""
-        return rows * self.row > FEW
+        return rows * self.row > self.limits.few_rows
 
     def pieces(self, rows: int, derivative: bool) -> int:
         """In how many pieces so many rows of one model are computed: an even number, for threads,
         if they do not fit in one. What is only embedded needs no large ones, but for layers that
         go from step to step."""
-        piece = self.piece if derivative or self.most is not None else self.budget
+        piece = self.limits.piece if derivative or self.most is not None else self.limits.chunk
         needed = max(1, -(-rows * self.row // piece))
         return needed + (needed > 1 and needed % 2)
 

@@ -13,7 +13,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial, wraps
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from ...core import tree
-from ...core.gradients import grad, shortening
+from ...core.gradients import grad, steps_by
 from ...core.placed import AtClients
 from ...core.rng import Ints
 from ...core.topology import Client
@@ -29,16 +29,26 @@ from ...fabric.local_work import Local, giving_tensors
 from ...fabric.schedule import Bools
 from ...models.block import Params
 from ...models.task import NamelessPart, Part, SiloAsked
-from ..execute.replay import Player, first_line, log
+from ..execute.described import Flat, Given
+from ..execute.executor import Executors, Work, first_line, log
+from ..execute.plain.few_rows import FewRows
 from ..layers.rules import ON_CPU, Called, Instead, Rules
 from .axis import Chunk, Value, beside
+
+if TYPE_CHECKING:
+    from .minibatch import Segments
 
 Call = Callable[[Local, str, Sequence[Any]], Any]
 
 
 class Lazy(AtClients):
     """What each client would compute. `has` says which clients have it, `scope` in which silos it
-    lives."""
+    lives. For executors it is `Described`: an argument, or (Mapped) work on other values."""
+
+    f: Local | None = None
+    values: Sequence[Lazy] = ()
+    segments: Segments | None = None
+    is_shared = False
 
     def __init__(self, has: Bools, scope: Sequence[str]):
         self.has, self.scope = has, scope
@@ -51,6 +61,13 @@ class Lazy(AtClients):
     def widths(self) -> Ints | None:
         """How many rows each client's value has; None where it has none."""
         return None
+
+    def mixes(self, silos: tuple[str, ...]) -> bool:
+        """Whether the clients of silos that are alike can share a chunk of this value."""
+        return True
+
+    def given(self, silos: tuple[str, ...], flat: Flat, named: bool) -> Given:
+        raise NotImplementedError(f"{type(self).__name__} is computed client by client")
 
     def value(self, chunk: Chunk) -> Value:
         if self not in chunk.memo:
@@ -65,6 +82,8 @@ class Same(Lazy):
     """One value for all clients of a silo: passed to vmap as it is, or once for each client where
     those of several silos share a chunk."""
 
+    is_shared = True
+
     def __init__(
         self, values: Mapping[str, Any], has: Bools, stacked: Mapping[tuple[str, ...], Any] = {}
     ):
@@ -73,8 +92,8 @@ class Same(Lazy):
         self._values = values
         self._together = dict(stacked)
 
-    def alike(self, silos: tuple[str, ...]) -> bool:
-        """Whether the values of these silos are one, or can be stacked."""
+    def mixes(self, silos: tuple[str, ...]) -> bool:
+        """The values of these silos are one, or can be stacked."""
         if silos not in self._together:
             mine = [self._values[silo] for silo in silos]
             if all(one is mine[0] for one in mine):
@@ -89,13 +108,13 @@ class Same(Lazy):
             self._together[silos] = stack(mine)
         return True
 
-    def together(self, silos: tuple[str, ...]) -> tuple[Any, bool]:
-        """The value of silos that are alike: one, or stacked."""
+    def given(self, silos: tuple[str, ...], flat: Flat, named: bool) -> Given:
+        """One value, or stacked."""
+        first = self._values[silos[0]]
         if len(silos) == 1:
-            mine = self._values[silos[0]]
-            return tree.map_tensors(lambda a: a[None], mine), False
+            return Given(tree.map_tensors(lambda a: a[None], first), "silo")
         both = self._together[silos]
-        return both, both is self._values[silos[0]]
+        return Given(both, "same" if both is first else "silo")
 
     def _compute(self, chunk: Chunk) -> Value:
         if not chunk.mixed:
@@ -112,15 +131,20 @@ class Same(Lazy):
 class Parts(Lazy):
     """The silos' parts of the task, without a name where there is another way."""
 
+    is_shared = True
+
     def __init__(self, parts: Mapping[str, Part], nameless: Mapping[str, NamelessPart], has: Bools):
         super().__init__(has, tuple(parts))
         self._parts, self._nameless = parts, nameless
 
-    def of(self, silo: str, named: bool) -> Part:
+    def given(self, silos: tuple[str, ...], flat: Flat, named: bool) -> Given:
+        return Given(self._of(silos[0], named), "same")
+
+    def _of(self, silo: str, named: bool) -> Part:
         return (self._parts if named else self._nameless)[silo]
 
     def _compute(self, chunk: Chunk) -> Value:
-        return Value(self.of(chunk.silos[0], chunk.named), False)
+        return Value(self._of(chunk.silos[0], chunk.named), False)
 
 
 Groups = Sequence[tuple[Ints, Value]]  # clients by place, and their value
@@ -182,32 +206,37 @@ def widest(widths: Sequence[Ints | None]) -> Ints | None:
     return np.maximum.reduce(known)
 
 
+class How(NamedTuple):
+    """How an engine computes local work. `call`: a function, where it is called, its arguments;
+    `named`: the work that was seen to ask for its silo; `rules`: for layers."""
+
+    call: Call
+    executors: Executors
+    named: set[Local]
+    rules: Rules
+    few_rows: FewRows
+
+
 class Mapped(Lazy):
-    """Local work on lazy values. What depends on no client is computed once for all. `named`: the
-    work that was seen to ask for its silo; `rules`: for layers; `steps`: how many local steps it
-    is; `alone`: one client by itself is a plain call."""
+    """Local work on lazy values. What depends on no client is computed once for all. `steps`: how
+    many local steps it is."""
 
     def __init__(
-        self,
-        call: Call,
-        play: Player,
-        named: set[Local],
-        rules: Rules,
-        f: Local,
-        values: Sequence[Lazy],
-        scope: Sequence[str],
-        steps: int,
-        alone: bool,
+        self, how: How, f: Local, values: Sequence[Lazy], scope: Sequence[str], steps: int
     ):
         has = values[0].has
         for value in values[1:]:
             if value.has is not has:
                 has = has & value.has
         super().__init__(has, scope)
-        self._call, self._play, self._named = call, play, named
-        self._ruled = partial(Instead, rules) if rules else nullcontext
-        self.f, self.values, self.steps = f, values, steps
-        self._least = 2 if alone else 1
+        self._how = how
+        self._ruled = partial(Instead, how.rules) if how.rules else nullcontext
+        self.f: Local = f
+        self.values, self.steps = values, steps
+        self._least = 1 if how.executors.batches_one else 2
+
+    def mixes(self, silos: tuple[str, ...]) -> bool:
+        return all(value.mixes(silos) for value in self.values)
 
     def shapes(self) -> Ints | None:
         return together([value.shapes() for value in self.values])
@@ -216,16 +245,16 @@ class Mapped(Lazy):
         return widest([value.widths() for value in self.values])
 
     def _compute(self, chunk: Chunk) -> Value:
-        if self.f in self._named and not chunk.named:
+        if self.f in self._how.named and not chunk.named:
             return self._silo_by_silo(chunk)
         try:
             return self._work(chunk, [value.value(chunk) for value in self.values])
         except SiloAsked:
-            self._named.add(self.f)
+            self._how.named.add(self.f)
             return self._silo_by_silo(chunk)
 
     def _silo_by_silo(self, chunk: Chunk) -> Value:
-        found = []
+        each = []
         for start, own in chunk.by_silo():
             count = len(own.places)
             args = []
@@ -236,22 +265,22 @@ class Mapped(Lazy):
             if not chunk.mixed:
                 return result
             expanded = tree.map_tensors(lambda a, k=count: a.expand(k, *a.shape), result.tree)
-            found.append(result.tree if result.stacked else expanded)
-        return Value(tree.map_tensors(lambda *a: torch.cat(a), *found), True)
+            each.append(result.tree if result.stacked else expanded)
+        return Value(tree.map_tensors(lambda *a: torch.cat(a), *each), True)
 
     def _work(self, chunk: Chunk, args: Sequence[Value]) -> Value:
         trees = [arg.tree for arg in args]
         where = f"clients of {', '.join(chunk.silos)}"
         stacked = tuple(arg.stacked for arg in args)
         if not any(stacked):
-            return Value(self._call(giving_tensors(self.f), where, trees), False)
+            return Value(self._how.call(giving_tensors(self.f), where, trees), False)
         count = len(chunk.places)
         loop = any(getattr(arg, "loop_only", False) for arg in trees)
         if count >= self._least and not loop:
-            return Value(self._call(self._together(stacked), where, trees), True)
+            return Value(self._how.call(self._together(stacked), where, trees), True)
         each = zip(*(arg.each(count) for arg in args), strict=True)
         alone = giving_tensors(self.f) if loop else self._alone()
-        return Value(stack([self._call(alone, where, mine) for mine in each]), True)
+        return Value(stack([self._how.call(alone, where, mine) for mine in each]), True)
 
     def _together(self, stacked: tuple[bool, ...]) -> Local:
         """f for all clients of a chunk at once."""
@@ -259,10 +288,11 @@ class Mapped(Lazy):
 
         def mapped(*trees: Any) -> Any:
             along = (0 if axis else None for axis in stacked)
-            with shortening(), self._ruled():
+            with steps_by(self._how.few_rows), self._ruled():
                 return vmap(f, in_dims=tuple(map(tree.axes, trees, along)))(*trees)
 
-        return wraps(f)(lambda *trees: self._play((self.f, stacked), mapped, trees))
+        run = self._how.executors.run
+        return wraps(f)(lambda *trees: run(Work((self.f, stacked), mapped, trees)))
 
     def _alone(self) -> Local:
         """f for one client by itself."""
@@ -272,7 +302,8 @@ class Mapped(Lazy):
             with self._ruled():
                 return f(*trees)
 
-        return wraps(f)(lambda *trees: self._play((self.f, None), ruled, trees))
+        run = self._how.executors.run
+        return wraps(f)(lambda *trees: run(Work((self.f, None), ruled, trees)))
 
 
 class OwnNoise(Lazy):
@@ -290,13 +321,6 @@ class OwnNoise(Lazy):
 
     def _compute(self, chunk: Chunk) -> Value:
         return Value(stack([self._draw(self._client(at)) for at in chunk.places.tolist()]), True)
-
-
-def can_mix(lazy: Lazy, silos: tuple[str, ...]) -> bool:
-    """Whether the clients of silos that are alike can share a chunk of this value."""
-    if isinstance(lazy, Same):
-        return lazy.alike(silos)
-    return not isinstance(lazy, Mapped) or all(can_mix(value, silos) for value in lazy.values)
 
 
 def rules_for(part: Part) -> Rules:

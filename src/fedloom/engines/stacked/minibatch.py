@@ -21,11 +21,10 @@ from ...core.rng import Ints
 from ...core.topology import Client
 from ...fabric.noise import among_padding
 from ...fabric.schedule import Bools
+from ..execute.described import Flat, Given
 from .axis import Chunk, Value
 from .client_axis import Lazy, stack
-from .store import Held, rows_at
-
-KEPT = 2**25  # bytes of a minibatch's rows that are kept, not taken twice
+from .store import Store, rows_at
 
 
 class Spots(NamedTuple):
@@ -42,19 +41,6 @@ class Spots(NamedTuple):
     at: Tensor
     back: Tensor | None
     whole: bool
-
-
-class Flat(NamedTuple):
-    """The rows of some clients, one after the other. `over`: their positions, counted through the
-    minibatches of the clients' silos; `ids`: what rows they are; `counts`: how many of each silo;
-    `starts`: where those of each client begin, and where the last one's end; `numbers`: the
-    different numbers of rows that clients have."""
-
-    over: Tensor
-    ids: Tensor
-    counts: tuple[int, ...]
-    starts: Ints
-    numbers: tuple[int, ...]
 
 
 class Segments(RowMap):
@@ -258,39 +244,42 @@ class Segments(RowMap):
 
 
 class Taken(Lazy):
-    """Each client's rows of a silo's data, for a minibatch."""
+    """Each client's rows of a silo's data, for a minibatch. `room`: bytes of them that are kept."""
 
-    def __init__(self, held: Held, where: Segments, has: Bools, scope: Sequence[str]):
+    is_shared = True
+    segments: Segments
+
+    def __init__(self, store: Store, where: Segments, has: Bools, scope: Sequence[str], room: int):
         super().__init__(has, scope)
-        self._held, self.segments = held, where
-        self._kept: dict[tuple[bytes, ...], Batch] = {}
-        self._room = KEPT
+        self._store, self.segments = store, where
+        self._taken: dict[tuple[bytes, ...], Batch] = {}
+        self._room = room
 
     def widths(self) -> Ints:
         return self.segments.widths
 
     def _compute(self, chunk: Chunk) -> Value:
-        batch = self._kept.get(chunk.key)  # a round takes its rows more than once
+        batch = self._taken.get(chunk.key)  # a round takes its rows more than once
         if batch is None:
-            batch = self._taken(chunk)
+            batch = self._take(chunk)
             if (size := tree.nbytes(batch)) <= self._room:
-                self._kept[chunk.key], self._room = batch, self._room - size
+                self._taken[chunk.key], self._room = batch, self._room - size
         if chunk.pool is not None and chunk.pool.whole is not None:
             batch = batch._replace(mask=self.segments.shares(chunk, None))
         return Value(batch, True)
 
-    def flat(self, silos: tuple[str, ...], flat: Flat) -> Batch:
-        """Rows, one after the other."""
-        x, y = self._held.flat(silos, flat.ids, flat.counts)
-        return Batch(x, y, torch.ones(len(x), dtype=torch.bool, device=x.device))
+    def given(self, silos: tuple[str, ...], flat: Flat, named: bool) -> Given:
+        x, y = self._store.flat(silos, flat.ids, flat.counts)
+        mask = torch.ones(len(x), dtype=torch.bool, device=x.device)
+        return Given(Batch(x, y, mask), "rows")
 
-    def _taken(self, chunk: Chunk) -> Batch:
+    def _take(self, chunk: Chunk) -> Batch:
         spots = self.segments.spots(chunk)
         one_each = spots.slots.shape == (len(chunk.silos), self.segments.size)
         if one_each and spots.whole and self.segments.is_all:
-            return Batch(*self._held.all(chunk.silos), spots.mask)
+            return Batch(*self._store.all(chunk.silos), spots.mask)
         rows = rows_at(self.segments.ids, spots.slots)
-        return Batch(*self._held.take(chunk, rows), spots.mask)
+        return Batch(*self._store.take(chunk, rows), spots.mask)
 
 
 class RowNoise(Lazy):
@@ -318,6 +307,9 @@ class RowNoise(Lazy):
 class Scattered(Lazy):
     """Each client's rows of a value at its hub."""
 
+    is_shared = True
+    segments: Segments
+
     def __init__(self, rows: Mapping[str, Rows], where: Segments, has: Bools):
         super().__init__(has, tuple(rows))
         self._rows, self.segments = rows, where
@@ -326,14 +318,13 @@ class Scattered(Lazy):
     def widths(self) -> Ints:
         return self.segments.widths
 
-    def flat(self, silos: tuple[str, ...], flat: Flat) -> Rows:
-        """Rows, one after the other."""
+    def given(self, silos: tuple[str, ...], flat: Flat, named: bool) -> Given:
         value, counts = self._together(silos)
         if counts is None:
             mask = torch.ones(len(flat.over), dtype=torch.bool, device=value.device)
         else:
             mask = counts.index_select(0, flat.over)
-        return Rows(value.index_select(0, flat.over), mask)
+        return Given(Rows(value.index_select(0, flat.over), mask), "rows")
 
     def _together(self, silos: tuple[str, ...]) -> tuple[Tensor, Tensor | None]:
         if silos not in self._joined:

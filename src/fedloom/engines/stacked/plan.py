@@ -16,13 +16,13 @@ import torch
 from ...core.rng import Ints
 from ...fabric.schedule import Bools
 from ..execute.workers import ahead
+from ..limits import DEFAULT
 from .axis import Axis, Chunk
 from .chunks import Cost
-from .client_axis import Lazy, can_mix, together, widest
+from .client_axis import Lazy, together, widest
 from .minibatch import Segments
 from .pooling import Pools
 
-MEMO = 32  # values of clients that are kept: asynchronous rounds have very many
 Silos = tuple[str, ...]
 Work = Callable[[Chunk], object]  # kept in the chunk's memo
 
@@ -35,13 +35,20 @@ class Lot:
     chunks: Iterable[Chunk]
 
 
-class Cuts:
-    """`alike`: all silos, those that are alike together; `cost`: by silo."""
+class Plan:
+    """`alike`: all silos, those that are alike together; `cost`: by silo; `most`: values kept of a
+    chunk's clients."""
 
     def __init__(
-        self, axis: Axis, alike: Sequence[Silos], cost: Mapping[str, Cost], device: torch.device
+        self,
+        axis: Axis,
+        alike: Sequence[Silos],
+        cost: Mapping[str, Cost],
+        device: torch.device,
+        most: int = DEFAULT.chunk_values,
     ):
         self._axis, self.alike, self._cost, self._device = axis, alike, cost, device
+        self._most = most
         self._known: dict[tuple[Silos, bytes], tuple[Ints | None, Chunk]] = {}
 
     def begin(self) -> None:
@@ -61,7 +68,7 @@ class Cuts:
             places = self._axis.places(there, silos)
             one_shape = shapes is None or len(set(shapes[places].tolist())) < 2
             small = len(silos) > 1 and one_shape and self._cost[silos[0]].small(len(places))
-            if small and all(can_mix(value, silos) for value in values):
+            if small and all(value.mixes(silos) for value in values):
                 found.append((silos, self._cut(silos, places, None, widths)))
                 continue
             for silo in silos:
@@ -85,7 +92,7 @@ class Cuts:
         """Silos as lots in which each silo has one client, with all rows."""
         for alike in self.together(scope):
             cost, all_there = self._cost[alike[0]], bool(there[where.owners(alike)].all())
-            mixed = all_there and cost.tiny(len(alike)) and can_mix(lazy, alike)
+            mixed = all_there and cost.tiny(len(alike)) and lazy.mixes(alike)
             for silos in [alike] if mixed else [(silo,) for silo in alike]:
                 pools = Pools(self._axis, where, there, silos, mean)
                 pieces = cost.pieces(pools.rows, mean)
@@ -105,7 +112,7 @@ class Cuts:
         cost, groups, key = self._cost[silos[0]], [places], (silos, places.tobytes())
         if shapes is None and key in self._known:
             rows, chunk = self._known[key]
-            if rows is widths and len(chunk.memo) <= MEMO:
+            if rows is widths and len(chunk.memo) <= self._most:
                 return [chunk]
         if shapes is not None:
             groups = [places[shapes[places] == kind] for kind in np.unique(shapes[places])]

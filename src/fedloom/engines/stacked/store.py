@@ -11,18 +11,26 @@ from torch import Tensor
 from ...core import tree
 from ...data.placement import Placement
 from ...models.task import Shapes, Task
+from ..limits import DEFAULT
 from .axis import Chunk
 
-JOINED = 2**26  # bytes of silos' rows that are joined, and so held twice
 Pair = tuple[Tensor, Tensor | None]  # features and labels
 
 
-class Held:
+class Store:
     """Features and labels of silos, where they are computed. Those of silos that are alike are
-    joined, if they are few: rows of a minibatch are then taken from all of them at once."""
+    joined, if they are few (`joined`: bytes): a minibatch's rows are then taken from all of them at
+    once."""
 
-    def __init__(self, task: Task, shapes: Shapes, placement: Placement, device: torch.device):
-        self._placed = placement
+    def __init__(
+        self,
+        task: Task,
+        shapes: Shapes,
+        placement: Placement,
+        device: torch.device,
+        joined: int = DEFAULT.joined_rows,
+    ):
+        self._placed, self._most = placement, joined
         self.x = {
             silo: x.to(dtype=shapes.features[silo][1], device=device)
             for silo, x in placement.x.items()
@@ -80,7 +88,7 @@ class Held:
         """One after the other, unless they are too many."""
         if silos not in self._joined:
             x, y = self._of(silos)
-            if tree.nbytes([x, y]) > JOINED:
+            if tree.nbytes([x, y]) > self._most:
                 return None
             self._joined[silos] = torch.cat(x), torch.cat(y) if y else None
         return self._joined[silos]

@@ -13,7 +13,7 @@ from torch._decomp import core_aten_decompositions, get_decompositions
 from torch._dispatch.python import enable_python_dispatcher
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from ..simplify import simplified
+from ..tracing.simplify import simplified
 
 aten = torch.ops.aten
 MORE = [  # that torch knows others for

@@ -15,13 +15,15 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ....core.rng import Floats, Ints
+from ...limits import Limits
+from ..described import Way
 from ..workers import in_threads
 from .arrays import Array, Unknown, numbers, order_of
 from .emit import LINE, Emitter, Given
@@ -30,12 +32,8 @@ from .expressions import TYPES
 FLAGS = ["-O3", "-march=native", "-funroll-loops", "-std=gnu11", "-w", "-shared", "-fPIC"]
 FLAGS += ["-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-fassociative-math"]
 LONG = 120  # seconds after which a compiler is given up
-BLOCK = 32  # clients that are added up together, or more,
-SUMS = 64 * 2**20  # so that the sums of all blocks take no more bytes
+BLOCK = 32  # clients that are added up together, or more
 ROWS = 16  # rows are counted in these, so that arrays begin where lines do
-HEAVY = 2**20  # operations that are worth another thread
-Way = Literal["same", "silo", "rows"]  # where a client's own part of an argument is
-
 FEW = (1, 2, 3, 4)  # rows of clients that have loops of their own, without counting
 TYPE = """typedef void Client(const I, const I, const I, const I, double, void *const *, double *,
     double *, char *);"""
@@ -74,7 +72,7 @@ class Clients(NamedTuple):
     times: Floats
 
 
-class Sums(NamedTuple):
+class Totals(NamedTuple):
     """By silo: of each result, [silos, ...], and of the weights; and each client's weight."""
 
     results: list[Tensor]
@@ -86,7 +84,8 @@ class Program:
     """`ways`: where a client's own part of each argument is; `weighted`: the first result is the
     client's weight in sums of the others."""
 
-    def __init__(self, written: Emitter, ways: Sequence[Way], weighted: bool):
+    def __init__(self, written: Emitter, ways: Sequence[Way], weighted: bool, limits: Limits):
+        self._limits = limits
         self.given: list[Given] = written.given
         self._work, self._results = written.work, written.results[weighted:]
         self._sizes = [numbers(a.shape).each for a in self._results]
@@ -102,15 +101,15 @@ class Program:
         each = zip(shapes, self._results, strict=True)
         return [torch.empty(shape, dtype=a.kind, device="meta") for shape, a in each]
 
-    def __call__(self, clients: Clients, tensors: Sequence[Tensor], silos: int) -> Sums:
+    def __call__(self, clients: Clients, tensors: Sequence[Tensor], silos: int) -> Totals:
         """Of arguments that are as they were described: by silo, or rows after rows."""
         each = zip(tensors, self.given, strict=True)
         given = [(a.mT if g.turned else a).contiguous() for a, g in each]
-        most = max(1, SUMS // (8 * sum(self._sizes) * silos))
+        most = max(1, self._limits.program_sums // (8 * sum(self._sizes) * silos))
         edges, blocks = _blocks(np.bincount(clients.silo, minlength=silos).tolist(), most)
         rows = -(-int(clients.rows.max(initial=0)) // ROWS) * ROWS
         work = int(clients.rows.sum()) * self._work[0] + len(clients.silo) * self._work[1]
-        threads = torch.get_num_threads() if work > HEAVY else 1
+        threads = torch.get_num_threads() if work > self._limits.thread_operations else 1
         room = -(-(self._fixed + self._varying * rows) // LINE) * LINE
         rooms = np.empty(threads * room + LINE, dtype=np.uint8)
         sums, weights = np.empty((len(edges) - 1, sum(self._sizes))), np.empty(len(clients.silo))
@@ -122,7 +121,7 @@ class Program:
         found = torch.from_numpy(np.stack([sums[a:b].sum(0) for a, b in blocks]))
         parts = torch.from_numpy(np.bincount(clients.silo, weights, minlength=silos))
         split = zip(found.split(self._sizes, dim=1), self._results, strict=True)
-        return Sums([_shaped(a, mine) for a, mine in split], parts, weights)
+        return Totals([_shaped(a, mine) for a, mine in split], parts, weights)
 
 
 def _blocks(clients: Sequence[int], most: int) -> tuple[list[int], list[tuple[int, int]]]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,24 +21,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...core import tree
-from .workers import autocast
+from ....core import tree
+from ..executor import first_line, log
 
 Sizes = tuple[tuple[int, ...], ...]
-CALLS = 150  # of a function before it is traced,
-WORTH = 0.02  # seconds they must have taken in the mean: 3 s in all, about what tracing takes
 SLOW = 0.1  # seconds of a call in which the overhead no longer counts,
 AHEAD = 1.0  # or, of one in a thread of its own, where others wait for it
 VARIANTS = 3  # of a function, for different sizes
-LEFT = 64 * 2**20  # bytes of what functions leave each other
-BEFORE = 8  # of them that are looked at
 KEPT = 64  # functions remembered,
 QUICK = 4096  # and sizes of their tensors
 
 # Operations go past autograd, which has nothing to do with them: a part of torch that may go.
 BARE = getattr(torch._C, "_AutoDispatchBelowADInplaceOrView", torch.no_grad)
-
-log = logging.getLogger("fedloom")
 
 
 @dataclass
@@ -54,52 +48,25 @@ class Entry:
     unmet: Callable[[Sequence[Tensor]], str | None] | None = None  # why it does not hold
     known: dict[Sizes, bool] = field(default_factory=dict)
     told: bool = False  # that it does not hold for all that came
-    graph: Any = None  # of what is played, as it was traced
-    tied: bool = False  # to what came before it in a round, if that is worth while
-    gives: Gives | None = None
-    takes: Takes | None = None
-
-
-@dataclass
-class Gives:
-    """Another way to play a function, with more results, which another one is given. `by`: the
-    arguments that both have; `own`: how many results are its own."""
-
-    play: Callable[..., Any]
-    by: tuple[int, ...]
-    own: int
-
-
-@dataclass
-class Takes:
-    """Another way to play a function, given what the giver left. `by`: the same arguments."""
-
-    play: Callable[..., Any]
-    by: tuple[int, ...]
-    giver: Entry
 
 
 Compile = Callable[..., Callable[..., Any]]  # a graph and fake tensors to a function of tensors
 
 
 class Player:
-    """Calls functions, and plays those that are called often. `after`: so many calls, and the time
-    that makes it worth while, so that at worst tracing doubles it; 0: never. `compile`: what else
-    to do with what was traced; it is then done after these calls, whatever time they took."""
+    """Calls functions, and plays those that are called often. `after`: so many calls, which took
+    `worth` seconds in the mean, so that at worst tracing doubles the time. `compile`: what else to
+    do with what was traced; it is then done after these calls, whatever time they took."""
 
-    def __init__(self, after: int = CALLS, compile: Compile | None = None):
-        self._after, self._compile = after, compile
+    def __init__(self, after: int, compile: Compile | None = None, worth: float = 0.0):
+        self._after, self._compile, self._worth = after, compile, worth
         self._plainly = torch.no_grad if compile else BARE  # how to play
-        self._entries: OrderedDict[Hashable, Entry] = OrderedDict()
+        self.entries: OrderedDict[Hashable, Entry] = OrderedDict()
         self._quick: dict[Hashable, Entry] = {}  # by sizes that they hold for
-        self._before: deque[tuple[Entry, Sequence[Tensor]]] = deque(maxlen=BEFORE)
-        self._left: dict[tuple[int, ...], tuple[Sequence[Tensor], Sequence[Tensor]]] = {}
         self._due: dict[int, tuple[Entry, Callable[..., Any], Sequence[Tensor], tree.Form]] = {}
 
     def __call__(self, key: Hashable, f: Callable[..., Any], args: Sequence[Any]) -> Any:
         """f(*args), which is a function of the tensors in args; `key`: what else it depends on."""
-        if not self._after or (autocast() and self._compile is None):
-            return f(*args)
         tensors, form = tree.apart(tuple(args))
         sizes = tuple([a.shape for a in tensors])
         kinds = tuple([a.dtype for a in tensors])
@@ -114,7 +81,7 @@ class Player:
         if entry.play is not None and entry.known.get(sizes):
             try:
                 with self._plainly():
-                    return tree.joined(entry.form, self._played(entry, tensors))
+                    return tree.joined(entry.form, entry.play(*tensors))
             except (RuntimeError, AssertionError) as problem:
                 # the plain call says whether it is the data's
                 self._tell("%s is not played again: %s", f, problem)
@@ -127,58 +94,13 @@ class Player:
             if took < (SLOW if main else AHEAD) or self._compile:
                 entry.calls, entry.seconds = entry.calls + 1, entry.seconds + took
             _note(entry, sizes)
-            worth = self._compile is not None or entry.seconds > self._after * WORTH
-            if entry.calls > self._after and worth:
+            long_enough = self._compile is not None or entry.seconds > self._after * self._worth
+            if entry.calls > self._after and long_enough:
                 if main:
                     self._try(entry, f, tensors, form)
                 else:
                     self._due.setdefault(id(entry), (entry, f, tensors, form))
         return result
-
-    def _played(self, entry: Entry, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-        """What a function gives: of what another one left, if that was of the same tensors."""
-        assert entry.play is not None
-        if entry.graph is None or threading.current_thread() is not threading.main_thread():
-            return entry.play(*tensors)
-        if not entry.tied:
-            self._tie(entry, tensors)
-        if (takes := entry.takes) is not None:
-            key = (id(takes.giver), *[id(tensors[at]) for at in takes.by])
-            if (left := self._left.pop(key, None)) is not None:
-                return takes.play(*tensors, *left[1])
-        if (gives := entry.gives) is None:
-            return entry.play(*tensors)
-        results = gives.play(*tensors)
-        more = results[gives.own :]
-        if sum(tree.nbytes(left) for _, left in self._left.values()) + tree.nbytes(more) <= LEFT:
-            key = (id(entry), *[id(tensors[at]) for at in gives.by])
-            self._left[key] = tensors, more
-        return results[: gives.own]
-
-    def _tie(self, entry: Entry, tensors: Sequence[Tensor]) -> None:
-        """Find what was played before in this round with some of the same tensors; a function that
-        is first in a round is never tied to another."""
-        from .sharing import shared
-        from .simplify import compiled
-
-        for giver, given in self._before:
-            same = {at: i for at, a in enumerate(tensors) for i, b in enumerate(given) if a is b}
-            if not same or giver is entry or giver.gives or giver.takes or entry.gives:
-                continue
-            entry.tied = True
-            if (found := shared(giver.graph, entry.graph, same)) is not None:
-                gives, takes, own = found
-                giver.gives = Gives(compiled(gives), tuple(same.values()), own)
-                entry.takes = Takes(compiled(takes), tuple(same), giver)
-                return
-        if tree.nbytes(tensors) <= LEFT // BEFORE:
-            self._before.append((entry, tensors))
-
-    def begin(self) -> None:
-        """A new round: what was left of the last one is of no use any more."""
-        self._before.clear()
-        self._left.clear()
-        self.catch_up()
 
     def _suitable(
         self,
@@ -222,12 +144,12 @@ class Player:
             self._try(*self._due.popitem()[1])
 
     def _entry(self, key: Hashable) -> Entry:
-        if key in self._entries:
-            self._entries.move_to_end(key)
-            return self._entries[key]
-        while len(self._entries) >= KEPT:
-            self._entries.popitem(last=False)
-        return self._entries.setdefault(key, Entry())
+        if key in self.entries:
+            self.entries.move_to_end(key)
+            return self.entries[key]
+        while len(self.entries) >= KEPT:
+            self.entries.popitem(last=False)
+        return self.entries.setdefault(key, Entry())
 
     def _try(
         self, entry: Entry, f: Callable[..., Any], tensors: Sequence[Tensor], form: tree.Form
@@ -236,18 +158,14 @@ class Player:
         entry.tries, entry.calls, entry.seconds, entry.play = entry.tries - 1, 0, 0.0, None
         entry.known.clear()
         self._quick.clear()
-        for each in self._entries.values():
-            each.tied, each.gives, each.takes = False, None, None
         assert entry.seen is not None
         varies = [len(sizes) > 1 for sizes in entry.seen]
         try:
             # It takes a second to import, which short runs save, and uses parts of torch that may
             # go.
-            from .tracing import traced
+            from .trace import traced
 
-            entry.play, entry.form, entry.unmet, entry.graph = traced(
-                f, tensors, form, varies, self._compile
-            )
+            entry.play, entry.form, entry.unmet = traced(f, tensors, form, varies, self._compile)
         except Exception as problem:  # whatever torch cannot trace is called as before
             self._tell("%s runs as it is: %s", f, problem)
             entry.tries = 0
@@ -256,11 +174,6 @@ class Player:
         """Quietly, unless it was asked for."""
         level = logging.INFO if self._compile is None else logging.WARNING
         log.log(level, text, getattr(f, "__qualname__", f), first_line(problem))
-
-
-def first_line(problem: Exception) -> str:
-    """Of what it says; torch says much."""
-    return next(iter(str(problem).strip().splitlines()), type(problem).__name__)
 
 
 def _note(entry: Entry, sizes: Sizes) -> None:

@@ -5,25 +5,26 @@ where an algorithm goes on with it in other ways), for all clients of a chunk at
 traced and given to torch's compiler: it takes a minute or two for a ResNet18 once, and halves its
 step on a GPU, because normalisation, activations and changes of the order of axes become few passes
 over memory. Chunks of other numbers of clients are compiled apart; their rows may vary. What cannot
-be compiled runs as it is, and a line says so.
+be compiled runs as it is, and warns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor, fx
 from torch.func import vmap
-from torch.utils._python_dispatch import _disable_current_modes
 
-from ...core import tree
-from ..layers.gpu.convolutions import of_clients
-from ..layers.rules import rows_may_vary
+from ....core import tree
+from ...layers.gpu.convolutions import of_clients
+from ...layers.rules import rows_may_vary
+from ..executor import log
+from ..tracing.player import Player
+from ..workers import autocast
 from .cuda_graphs import Recorded, recorder
-from .replay import Player, log
-from .workers import autocast
 
 AFTER = 20  # calls of a derivative before it is compiled: by then its rows were seen to vary
 
@@ -31,9 +32,9 @@ AFTER = 20  # calls of a derivative before it is compiled: by then its rows were
 class Compiler:
     """Computes functions of clients' tensors, inside vmap, for all clients at once."""
 
-    def __init__(self, device: torch.device, after: int = AFTER):
+    def __init__(self, device: torch.device, after: int = AFTER, recordings: int = 128):
         self._device = device
-        self._player = Player(after, compiled)
+        self.player = Player(after, partial(compiled, recordings=recordings))
 
     def __call__(self, key: Hashable, f: Callable[..., Any], args: Sequence[Any]) -> Any:
         """f(*args), one level of vmap being on; `key`: what f is."""
@@ -47,7 +48,7 @@ class Compiler:
 
             given = [a.to(self._device) for a in given]
             known = (key, form, len(given[0]), autocast())
-            results, shape = tree.apart(self._player(known, mapped, given))
+            results, shape = tree.apart(self.player(known, mapped, given))
             found.append(shape)
             return tuple(results)
 
@@ -92,7 +93,9 @@ def _plain(a: Tensor) -> Tensor:
     return (a.clone() if a.storage_offset() else a).flatten().view(a.shape)
 
 
-def compiled(graph: fx.GraphModule, fake: Sequence[Tensor]) -> Callable[..., Sequence[Tensor]]:
+def compiled(
+    graph: fx.GraphModule, fake: Sequence[Tensor], recordings: int
+) -> Callable[..., Sequence[Tensor]]:
     """A traced graph, compiled; on a GPU also recorded, if the shapes of its results are known."""
     log.info("compiling a derivative; it may take a minute or two")
     like: list[Tensor] = [node.meta["val"] for node in _results(graph)]
@@ -102,11 +105,12 @@ def compiled(graph: fx.GraphModule, fake: Sequence[Tensor]) -> Callable[..., Seq
     into = [_as_new(a.new_empty(a.shape)) for a in like]
     _write(graph)
     step = _made(graph, [*fake, *into])
-    return Recorded(lambda given, into: step(*given, *into), into, record)
+    return Recorded(lambda given, into: step(*given, *into), into, record, recordings)
 
 
 def _made(graph: fx.GraphModule, fake: Sequence[Tensor]) -> Callable[..., Sequence[Tensor]]:
-    import torch._inductor
+    import torch._inductor  # what cannot be had of it is run as it is (Player)
+    from torch.utils._python_dispatch import _disable_current_modes
 
     with torch.no_grad():
         made = torch._inductor.compile(graph, list(fake))

@@ -16,9 +16,8 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.dlpack import from_dlpack, to_dlpack  # type: ignore[attr-defined]
 
-from .replay import Sizes, first_line, log
-
-MOST = 128  # recordings of a step: two for each number of rows
+from ..executor import first_line, log
+from ..tracing.player import Sizes
 
 Step = Callable[[Sequence[Tensor], Sequence[Tensor]], object]  # of what is given, into what
 Record = Callable[[Callable[[], object]], Callable[[], object]]
@@ -26,10 +25,10 @@ Record = Callable[[Callable[[], object]], Callable[[], object]]
 
 class Recorded:
     """A step that writes its results into tensors `like` these, whatever it is given. `record`:
-    makes of a call one that can be made again."""
+    makes of a call one that can be made again; `most`: so many recordings at most."""
 
-    def __init__(self, step: Step, like: Sequence[Tensor], record: Record):
-        self._step, self._record = step, record
+    def __init__(self, step: Step, like: Sequence[Tensor], record: Record, most: int):
+        self._step, self._record, self._most = step, record, most
         self._like = [(tuple(a.shape), a.stride(), a.dtype, a.device) for a in like]
         self._sets: list[list[Tensor]] = []
         # by sizes, which tensor may be which result of the step before
@@ -91,7 +90,7 @@ class Recorded:
         ]
         moved = [(a, b) for a, b in zip(mine, tensors, strict=True) if not _same(a, b)]
         if moved:
-            torch._foreach_copy_([a for a, _ in moved], [b for _, b in moved])
+            _copy([a for a, _ in moved], [b for _, b in moved])
         return mine
 
     def _other(self, i: int, a: Tensor) -> Tensor:
@@ -108,7 +107,7 @@ class Recorded:
     ) -> Callable[[], object] | None:
         """A new recording; None if there are enough, or it cannot be made."""
         into = self._sets[target]
-        if len(self._plays) < MOST:
+        if len(self._plays) < self._most:
             try:
                 self._plays[sizes, source] = self._record(lambda: self._step(mine, into))
             except Exception as problem:  # whatever cannot be recorded is started as before
@@ -135,6 +134,15 @@ def _carried(tensors: Sequence[Tensor], results: Sequence[Tensor]) -> dict[int, 
             left.remove(i)
             found[i] = j
     return found
+
+
+def _copy(into: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    """In one call, where torch has that: it is a part that may go."""
+    if (at_once := getattr(torch, "_foreach_copy_", None)) is not None:
+        at_once(list(into), list(values))
+        return
+    for a, b in zip(into, values, strict=True):
+        a.copy_(b)
 
 
 def _same(a: Tensor, b: Tensor) -> bool:

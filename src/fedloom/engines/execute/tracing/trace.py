@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor
 from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -19,20 +19,18 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ...core import tree
+from ....core import tree
 from .simplify import changes, compiled, simplified
 
 Unmet = Callable[[Sequence[Tensor]], str | None]
 
 
 class Traced(NamedTuple):
-    """`form`: of the result; `unmet`: why it does not hold for other tensors, or None; `graph`: of
-    torch's operations, if they are run as they are."""
+    """`form`: of the result; `unmet`: why it does not hold for other tensors, or None."""
 
     play: Callable[..., Any]
     form: tree.Form
     unmet: Unmet
-    graph: fx.GraphModule | None
 
 
 def traced(
@@ -66,7 +64,7 @@ def traced(
         else:
             play = compile(graph if changes(graph) else simplified(graph), fake)
     guards = env.produce_guards_expression(fake, ignore_static=False)
-    return Traced(play, found[-1], _unmet(guards), None if compile else graph)
+    return Traced(play, found[-1], _unmet(guards))
 
 
 def _unmet(guards: str | None) -> Unmet:

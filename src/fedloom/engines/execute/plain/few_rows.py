@@ -14,25 +14,46 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..core.gradients import grad, shortened
-from ..core.placed import Batch, Rows
-from ..models.task import Part, Theta
-
-FEWER = 2  # columns for each row from which it takes less time
+from ....core.gradients import grad
+from ....core.placed import Batch, Rows
+from ....models.task import Part, Theta
+from ...limits import DEFAULT, Limits
 
 Descend = Callable[[Any, Any, Tensor, Tensor, float], Any]
 
 
-def are_few(part: Part, theta: Theta, given: Rows, batch: Batch) -> bool:
-    """Whether an engine wants no more time than that takes, and these are such rows."""
-    first, x = part.block.first, batch.x
-    if first is None or first.weights not in theta.block or not shortened():
-        return False
-    if batch.mask.ndim > 1 or given.mask.is_floating_point():  # other rows in every step; shares
-        return False
-    if torch.is_autocast_enabled(x.device.type) or (x.ndim > 2 and not first.flattens):
-        return False
-    return FEWER * x.shape[0] <= theta.block[first.weights].shape[1]
+class FewRows:
+    """Takes plain local steps of clients with few rows; None for all others."""
+
+    def __init__(self, limits: Limits = DEFAULT):
+        self._columns_per_row = limits.columns_per_row
+
+    def __call__(
+        self,
+        descend: Descend,
+        loss: Callable[..., Tensor],
+        part: Part,
+        theta: Theta,
+        given: Rows,
+        batch: Batch,
+        lr: Tensor,
+        l2: float,
+    ) -> Theta | None:
+        if not self._are_few(part, theta, given, batch):
+            return None
+        return steps(descend, loss, part, theta, given, batch, lr, l2)
+
+    def _are_few(self, part: Part, theta: Theta, given: Rows, batch: Batch) -> bool:
+        first, x = part.block.first, batch.x
+        if first is None or first.weights not in theta.block:
+            return False
+        if (
+            batch.mask.ndim > 1 or given.mask.is_floating_point()
+        ):  # other rows in every step; shares
+            return False
+        if torch.is_autocast_enabled(x.device.type) or (x.ndim > 2 and not first.flattens):
+            return False
+        return self._columns_per_row * x.shape[0] <= theta.block[first.weights].shape[1]
 
 
 class Product:
@@ -54,7 +75,8 @@ class Product:
         return weight.product if bias is None else weight.product + bias
 
 
-def sgd(
+def steps(
+    descend: Descend,
     loss: Callable[..., Tensor],
     part: Part,
     theta: Theta,
@@ -62,7 +84,6 @@ def sgd(
     batch: Batch,
     lr: Tensor,
     l2: float,
-    descend: Descend,
 ) -> Theta:
     """What plain steps give, but for the last digits."""
     assert part.block.first is not None
@@ -78,9 +99,9 @@ def sgd(
         return loss(others._replace(block=block), part, given, batch)
 
     for eta in lr:
-        slope, by_product = grad(of, (0, 1))(others, first[0])
+        gradient, by_product = grad(of, (0, 1))(others, first[0])
         moves = together @ by_product, by_product, torch.zeros_like(eta)
-        others = descend(others, slope, given.mask, eta, l2)
+        others = descend(others, gradient, given.mask, eta, l2)
         first = descend(first, moves, given.mask, eta, l2)
     _, rows, share = first
     weights = torch.addmm(start, rows.T, x) if not l2 else share * start + rows.T @ x

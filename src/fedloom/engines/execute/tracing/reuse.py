@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from ..layers import cpu  # noqa: F401  (its operations)
+from ...layers import cpu  # noqa: F401  (its operations)
 
 aten = torch.ops.aten
 FEW = 8  # clients for each that does not move

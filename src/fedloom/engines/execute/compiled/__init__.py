@@ -1,0 +1,27 @@
+"""Clients' gradients by torch's compiler: compiler.py, and recorded on a GPU: cuda_graphs.py.
+
+Work itself is called as it is; the gradients that it takes are compiled.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ....core.gradients import gradients_by
+from ..executor import Executor, Options, Work
+from .compiler import Compiler
+
+
+class Compiled(Executor):
+    """One client by itself is a batch of one, so that its gradient is compiled, too."""
+
+    name = "compiled"
+    batches_one = True
+
+    def __init__(self, options: Options):
+        super().__init__(options)
+        self.compiler = Compiler(options.device, recordings=options.limits.recordings)
+
+    def run(self, work: Work) -> Any:
+        with gradients_by(self.compiler):
+            return work.plainly()
