@@ -3,12 +3,10 @@ products of rows with rows, with plain ones, and compiled."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 
 from fedloom import mlp
-from fedloom.algorithms import few_rows
+from fedloom.engines.limits import Limits
 
 from .cases import MLP, RIDGE
 from .rivals import rounds_of
@@ -21,17 +19,7 @@ CASES = (
 )
 
 
-def plainly(round: Callable[[], None]) -> Callable[[], None]:
-    """A round in which no rows are few."""
-
-    def one() -> None:
-        before, few_rows.FEWER = few_rows.FEWER, 10**9
-        try:
-            round()
-        finally:
-            few_rows.FEWER = before
-
-    return one
+PLAIN = Limits(columns_per_row=10**9)  # no rows are few
 
 
 def main() -> None:
@@ -40,9 +28,7 @@ def main() -> None:
     for case in CASES:
         rows, calls = case.placement(), {}
         calls["few"] = rounds_of(case.run(rows, compile=False))
-        before, few_rows.FEWER = few_rows.FEWER, 10**9
-        calls["plain"] = plainly(rounds_of(case.run(rows, compile=False)))
-        few_rows.FEWER = before
+        calls["plain"] = rounds_of(case.run(rows, compile=False, limits=PLAIN))
         calls["compiled"] = rounds_of(case.run(rows, compile=True))
         best = side_by_side(calls, 5)
         print(

@@ -14,7 +14,7 @@ from fedloom.engines.execute.native.emit import Emitter, better_turned
 from fedloom.engines.execute.native.program import Clients, Program
 from fedloom.engines.execute.tracing.trace import traced
 from fedloom.engines.limits import DEFAULT
-from tests.engines.execute.test_native import pytestmark  # noqa: F401  (skips where there is no compiler)
+from tests.engines.execute.native.test_native import pytestmark  # noqa: F401  (skips where there is no compiler)
 
 STEPS = [
     lambda a, b: torch.tanh(a),
