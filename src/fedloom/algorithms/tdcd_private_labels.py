@@ -81,11 +81,11 @@ class TDCDPrivateLabels(TieredSGD):
         label = fed.within(holder)
         theta_k = self.to_clients(fed, state.theta, draw)  # 11-12
         fresh = stale = embeddings(fed, theta_k, Step(draw.batch_k, draw.rows), holder)  # 13, 17
-        work_k = fed.at_clients(begin, theta_k)
+        progress_k = fed.at_clients(begin, theta_k)
         for q in range(self.local_steps):  # 25-29
             step = draw.step(fed, q)
             if q > 0:
-                theta_k = fed.at_clients(theta_of, work_k)
+                theta_k = fed.at_clients(theta_of, progress_k)
                 fresh = embeddings(fed, theta_k, step, holder)
             z = fed.at(holder, views, part, fed.known((q, step.rows.size)), fresh, stale)  # 19
             z_k = label.scatter(SCORES, z, step.rows)
@@ -97,40 +97,46 @@ class TDCDPrivateLabels(TieredSGD):
                 GRADIENT, fed.spread(HUB_DERIVATIVE, gradients, frm=holder), step.rows
             )
             eta = fed.known(draw.lr.value[q])
-            work_k = fed.at_clients(  # 27
-                self.push, part, work_k, gradient_k, step.batch_k, eta, steps=1
+            progress_k = fed.at_clients(  # 27
+                self.push, part, progress_k, gradient_k, step.batch_k, eta, steps=1
             )
-            work_k = fed.hold(work_k)
-        theta_k, rows_k = fed.at_clients(theta_of, work_k), fed.at_clients(rows_of, work_k)
+            progress_k = fed.hold(progress_k)
+        theta_k, rows_k = fed.at_clients(theta_of, progress_k), fed.at_clients(rows_of, progress_k)
         return State(self.average(fed, theta_k, state, rows_k))  # 32
 
-    def push(self, part: Part, work: Work, gradient: Rows, batch: Batch, lr: Tensor) -> Work:
+    def push(
+        self, part: Part, progress: LocalProgress, gradient: Rows, batch: Batch, lr: Tensor
+    ) -> LocalProgress:
         """Eqn. 5, with the derivative of the loss given instead of taken."""
-        by_theta = grad(local.pulled)(work.theta, part, gradient, batch)
-        rows = gradient.mask.sum() + (work.rows if self.minibatch == "fresh" else 0)
-        return Work(local.descend(work.theta, by_theta, gradient.mask, lr, self.l2), rows)
+        by_theta = grad(local.pulled)(progress.theta, part, gradient, batch)
+        rows = gradient.mask.sum() + (progress.rows if self.minibatch == "fresh" else 0)
+        return LocalProgress(
+            local.descend(progress.theta, by_theta, gradient.mask, lr, self.l2), rows
+        )
 
     def predict(self, fed: Fabric, state: State, step: Step) -> AtHubs[Rows]:
         return predict_jointly(fed, state, step)
 
 
-class Work(NamedTuple):
+class LocalProgress(NamedTuple):
     """A client's block on its way through a round, and how many of its rows counted."""
 
     theta: Theta
     rows: Tensor
 
 
-def begin(theta: Theta) -> Work:
-    return Work(theta, torch.zeros_like(next(iter(theta.block.values())), dtype=torch.int64).sum())
+def begin(theta: Theta) -> LocalProgress:
+    return LocalProgress(
+        theta, torch.zeros_like(next(iter(theta.block.values())), dtype=torch.int64).sum()
+    )
 
 
-def theta_of(work: Work) -> Theta:
-    return work.theta
+def theta_of(progress: LocalProgress) -> Theta:
+    return progress.theta
 
 
-def rows_of(work: Work) -> Tensor:
-    return work.rows
+def rows_of(progress: LocalProgress) -> Tensor:
+    return progress.rows
 
 
 def embeddings(

@@ -81,7 +81,7 @@ def act(chosen: argparse.Namespace) -> None:
         chosen.device,
         chosen.iterations,
         chosen.time_limit,
-        Progress(chosen.quiet),
+        ProgressLines(chosen.quiet),
     )
     finished = conduct.go()
     result = conclude(conduct, finished)
@@ -140,7 +140,7 @@ def show_list(chosen: argparse.Namespace) -> None:
         common.print_table(("name", "what", "verdicts", "with --full"), rows)
 
 
-class Progress:
+class ProgressLines:
     """A line now and then, and one for every run that ends."""
 
     def __init__(self, quiet: bool):

@@ -12,7 +12,7 @@ from ..core.errors import AbortedError, DataError, FedLoomError
 from ..core.topology import Client, Party, title
 from ..fabric.kinds import Key, Message
 from ..transports.party import PartyTransport
-from .party_file import Patience
+from .party_file import WaitsSection
 
 
 @dataclass
@@ -23,7 +23,7 @@ class Channel:
     transport: PartyTransport
     me: Party
     moves: Mapping[str, int]
-    waits: Patience
+    waits: WaitsSection
 
     def open(self) -> None:
         """Until all peers are connected."""

@@ -55,7 +55,7 @@ class PartySection:
 
 
 @dataclass(frozen=True)
-class Keys:
+class KeysSection:
     """[keys]"""
 
     certificate: Annotated[str, "this party's certificate"]
@@ -64,7 +64,7 @@ class Keys:
 
 
 @dataclass(frozen=True)
-class Peer:
+class PeerSection:
     """[peers.NAME]: a hub or the server; also one's own silo, whose clients come in."""
 
     ca: Annotated[str, "its organisation's CA"]
@@ -72,7 +72,7 @@ class Peer:
 
 
 @dataclass(frozen=True)
-class Patience:
+class WaitsSection:
     """[waits]: seconds."""
 
     start: Annotated[float, "how long everyone has to come, before the first round"] = 300.0
@@ -100,7 +100,7 @@ class Patience:
 
 
 @dataclass(frozen=True)
-class Limits:
+class LimitsSection:
     """[limits]: what is refused, coming or going."""
 
     largest: Annotated[float, "numbers beyond this, either way"] = 1e6
@@ -119,15 +119,15 @@ class PartyFile:
     """A party file, checked; paths are absolute."""
 
     party: PartySection
-    keys: Keys
-    peers: dict[str, Peer]
+    keys: KeysSection
+    peers: dict[str, PeerSection]
     listen: Annotated[str | None, "host:port; of hubs and the server"] = None
     metrics: Annotated[str | None, "host:port, where Prometheus may ask"] = None
     transport: Annotated[dict[str, Any], "settings of its transport, where it has some"] = field(
         default_factory=dict
     )
-    waits: Patience = field(default_factory=Patience)
-    limits: Limits = field(default_factory=Limits)
+    waits: WaitsSection = field(default_factory=WaitsSection)
+    limits: LimitsSection = field(default_factory=LimitsSection)
 
     @property
     def me(self) -> Party:

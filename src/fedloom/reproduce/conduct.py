@@ -66,7 +66,7 @@ class PlannedRun:
         return [record.to_json() for record in read_records(path)] if path.is_file() else []
 
 
-class Turn(Watcher):
+class TimeSlice(Watcher):
     """Ends a job when its turn is over, and reports its progress."""
 
     def __init__(self, until: float, tell: Callable[[int, int], None]):
@@ -225,7 +225,7 @@ class Conduct:
             theory.measure(run.file, run.folder, progress)
             tell("done")
             return
-        watch = Turn(time.monotonic() + turn, progress)
+        watch = TimeSlice(time.monotonic() + turn, progress)
         if (run.folder / "run.toml").is_file():
             watch.job = Job.resume(run.folder, watch)
         else:

@@ -70,6 +70,16 @@ def put_labels(table: ServerTable, ids: Tensor, rows: Rows) -> None:
     table.y[ids], table.labelled[ids] = value, True
 
 
+def filled(
+    parts: Parts, table: ServerTable, ids: Tensor, phis: Mapping[str, Rows], ys: Mapping[str, Rows]
+) -> ServerTable:
+    """The table with what came before training (in place)."""
+    for silo, rows in phis.items():
+        put(table, parts[silo].shapes, silo, ids, rows, BEFORE)
+    put_labels(table, ids, next(iter(ys.values())))
+    return table
+
+
 def _real(ids: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
     """The rows that came."""
     return (ids, rows.value) if bool(rows.mask.all()) else (ids[rows.mask], rows.value[rows.mask])

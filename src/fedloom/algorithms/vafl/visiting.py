@@ -15,7 +15,6 @@ and learn from the derivatives it returns.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
@@ -45,27 +44,8 @@ from ..releasing import Releasing
 from ..step_sizes import StepSize, step_size
 from ..tiered import EMBEDDING, HUB_EMBEDDING, MODEL, UPDATE
 from . import server_table
+from .kinds import GRADIENT, HUB_LABELS, OWN_GRADIENT
 from .server_table import Parts, ServerTable
-
-HUB_LABELS = Kind(
-    "hub-labels",
-    "the labels of a minibatch, from their silo to the master",
-    "label",
-    reveals="the labels",
-)
-GRADIENT = Kind(  # its name on the wire stays
-    "slope",
-    "derivatives of the loss by the visitor's embeddings",
-    "embedding",
-    reveals="labels: without a head the negative entry of a row IS its label, with one rows can "
-    "still be sorted by label",
-)
-OWN_GRADIENT = Kind(
-    "own-slope",
-    "the derivatives of a client's own rows, to that client",
-    "embedding",
-    reveals="labels, as they do to its hub",
-)
 
 PRIMED_ROWS = 4096  # rows that are primed at a time
 
@@ -85,7 +65,7 @@ class RoundFacts(NamedTuple):
     round: int
 
 
-class Pending(NamedTuple):
+class UnansweredVisit(NamedTuple):
     """A visit that was not answered yet: what its silo needs to learn from the answer."""
 
     theta_k: AtClients[Theta]
@@ -174,7 +154,7 @@ class Visiting(Releasing):
 
     def ask(
         self, silo: Fabric, theta: AtHubs[Theta], visit: Visit
-    ) -> tuple[dict[Kind, AtHubs[Any]], Pending]:
+    ) -> tuple[dict[Kind, AtHubs[Any]], UnansweredVisit]:
         """Algorithm 1, lines 4-6, over the silo's clients."""
         ids = self.ids(self.draw(silo), visit)
         step = Step(*silo.minibatch(ids))  # 4
@@ -185,14 +165,14 @@ class Visiting(Releasing):
         if visit.silo == self.holder(silo):
             y_k = silo.at_clients(labels_of, step.batch_k)
             query[HUB_LABELS] = silo.gather(LABELS, y_k, step.rows)
-        return query, Pending(theta_k, step, ids, noise_k)
+        return query, UnansweredVisit(theta_k, step, ids, noise_k)
 
     def learn(
         self,
         silo: Fabric,
         theta: AtHubs[Theta],
         visit: Visit,
-        pending: Pending,
+        pending: UnansweredVisit,
         gradient: AtHubs[Rows],
     ) -> AtHubs[Theta]:
         """Line 7 (Eqn. 4a): the derivatives, pulled back through the clients' blocks."""
@@ -299,7 +279,7 @@ class Visiting(Releasing):
             phis = fed.collect(HUB_EMBEDDING, fed.gather(EMBEDDING, phi_k, step.rows), to=at)
             y = label.gather(LABELS, label.at_clients(labels_of, step.batch_k), step.rows)
             ys = label.collect(HUB_LABELS, y, to=at)
-            table = fed.at(at, filled, fed.parts, table, fed.known(ids), phis, ys)
+            table = fed.at(at, server_table.filled, fed.parts, table, fed.known(ids), phis, ys)
         return VisitState(state.theta, table)
 
     # Common knowledge
@@ -383,16 +363,6 @@ def minibatch(common: RoundFacts, nth: int, count: int) -> Tensor:
 def rows_of(gradient: Rows) -> Tensor:
     """How many of a client's rows counted."""
     return gradient.mask.sum()
-
-
-def filled(
-    parts: Parts, table: ServerTable, ids: Tensor, phis: Mapping[str, Rows], ys: Mapping[str, Rows]
-) -> ServerTable:
-    """The table with what came before training (in place)."""
-    for silo, rows in phis.items():
-        server_table.put(table, parts[silo].shapes, silo, ids, rows, server_table.BEFORE)
-    server_table.put_labels(table, ids, next(iter(ys.values())))
-    return table
 
 
 def joint_scores(parts: Parts, table: ServerTable, phis: dict[str, Rows]) -> Rows:

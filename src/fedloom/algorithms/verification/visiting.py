@@ -15,7 +15,8 @@ from ...fabric.visits import RECALL, numbered
 from ..central import LABELS
 from ..costs import Cost, Facts, cost, total
 from ..tiered import EMBEDDING, HUB_EMBEDDING, MODEL, UPDATE
-from ..vafl.visiting import GRADIENT, HUB_LABELS, OWN_GRADIENT, PRIMED_ROWS, Visiting
+from ..vafl.kinds import GRADIENT, HUB_LABELS, OWN_GRADIENT
+from ..vafl.visiting import PRIMED_ROWS, Visiting
 
 
 @cost.register(Visiting)

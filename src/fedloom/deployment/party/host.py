@@ -52,7 +52,7 @@ from ..party_file import PartyFile
 from . import rollback
 from .client_state import ClientState
 from .past_rounds import DONE, PastRounds
-from .privacy_book import BOOK, Book
+from .privacy_book import BOOK, PrivacyBook
 from .resume import Durable, Memory
 from .rollback import Agreed, Rollback
 from .status import Progress, Status
@@ -81,7 +81,7 @@ class Host:
         self.noisy = noisy(self.algorithm)
         self.past = PastRounds(self.folder, self.run, self.own.party.keep, self._damaged)
         self.client_state: ClientState | None = None  # where the algorithm's clients keep state
-        self.book: Book | None = None
+        self.book: PrivacyBook | None = None
         self._vain = 0  # attempts without a round
 
     def go(self, resume: bool = False) -> None:
@@ -337,12 +337,12 @@ class Host:
             )
         return None
 
-    def _own_book(self, rows: View) -> Book | None:
+    def _own_book(self, rows: View) -> PrivacyBook | None:
         if self.noisy is None or not isinstance(self.me, Client):
             return None
         assert self.noisy.privacy is not None
         path, rates = self.folder / BOOK, (self.noisy.privacy, self.noisy.scales)
-        return Book(path, self.run, self.me, rows.rows[self.me], *rates)
+        return PrivacyBook(path, self.run, self.me, rows.rows[self.me], *rates)
 
     def transport(self, position: Position | None = None) -> PartyTransport:
         kinds = sorted({way.kind for way in self.agreement.permits.forms})

@@ -38,7 +38,7 @@ class Page(Struct, kw_only=True, forbid_unknown_fields=True):
     marks: list[bytes]
 
 
-class Book:
+class PrivacyBook:
     """Of one client in one run. `rows`: its own, by their common numbers."""
 
     def __init__(

@@ -36,7 +36,7 @@ from ...transports.link import NOTHING, Sent
 from ...transports.party import PartyTransport
 from ...transports.wire import Frame
 from .past_rounds import LinkState, OfRun, PastRounds
-from .privacy_book import Book
+from .privacy_book import PrivacyBook
 
 
 class RoundLog(OfRun, kw_only=True, forbid_unknown_fields=True):
@@ -201,7 +201,7 @@ class Durable:
     that may decide who visits (`fed` is set then): what happened in the round. At a client with a
     `book`: what it drew noise for."""
 
-    def __init__(self, transport: PartyTransport, memory: Memory, book: Book | None = None):
+    def __init__(self, transport: PartyTransport, memory: Memory, book: PrivacyBook | None = None):
         self._transport, self._memory, self._book = transport, memory, book
         self.fed: PartyEngine | None = None
         self.mailbox, self.pulse, self.abort = transport.mailbox, transport.pulse, transport.abort

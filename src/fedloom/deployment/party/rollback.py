@@ -32,7 +32,7 @@ from ...fabric.permits import Permits, Way, form_of
 from ...fabric.schedule import RollbackRecord
 from ...transports.party import PartyTransport
 from ..agreement.messages import JSON, packed, unpacked
-from ..party_file import Patience
+from ..party_file import WaitsSection
 from .past_rounds import PastRounds
 
 GO_ON = "go-on"
@@ -65,7 +65,7 @@ class Rollback:
     me: str
     hubs: Sequence[str]
     past: PastRounds
-    waits: Patience
+    waits: WaitsSection
     transport: PartyTransport
 
     def agree(self) -> Agreed:

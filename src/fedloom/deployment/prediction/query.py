@@ -79,8 +79,8 @@ def expected_messages(file: RunFile, facts: SharedFacts, asker: str) -> Expected
             "score to ask the others for"
         )
     parties = run.placement.topology.parties
-    seen = _Seen(parties)
-    fed = _Watched(
+    seen = _NotingTransport(parties)
+    fed = _NotingEngine(
         run.task,
         run.shapes,
         run.placement.view(parties),
@@ -107,7 +107,7 @@ def all_permits(expected: ExpectedMessages, more: Mapping[Way, Form]) -> Permits
     return Permits({**expected.forms, **{where: frozenset([form]) for where, form in more.items()}})
 
 
-def _adds_up(run: Run, fed: _Watched) -> bool:
+def _adds_up(run: Run, fed: _NotingEngine) -> bool:
     if len(run.placement.topology.silos) == 1:
         return True
     embedded = {kind.row for kind in fed.kinds.values()} <= {"embedding", "scores", None}
@@ -115,7 +115,7 @@ def _adds_up(run: Run, fed: _Watched) -> bool:
     return run.algorithm.joint and plain and embedded
 
 
-class _Seen(MemoryTransport):
+class _NotingTransport(MemoryTransport):
     def __init__(self, parties: Any):
         super().__init__(parties)
         self.messages: list[Message] = []
@@ -125,7 +125,7 @@ class _Seen(MemoryTransport):
         super().send(message)
 
 
-class _Watched(QueryEngine):
+class _NotingEngine(QueryEngine):
     """Notes the kind of every move, by its number."""
 
     def __init__(self, *args: Any, **options: Any):
