@@ -15,12 +15,12 @@ def finished(tmp_path):
     made = []
 
     def make(text, **waits):
-        one = Rehearsal(RunFile.parse(text), tmp_path / f"r{len(made)}", {**QUICK, **waits})
-        made.append(one)
-        run = one.prepare()
-        finish(one, run)
-        return one, run
+        federation = Rehearsal(RunFile.parse(text), tmp_path / f"r{len(made)}", {**QUICK, **waits})
+        made.append(federation)
+        run = federation.prepare()
+        finish(federation, run)
+        return federation, run
 
     yield make
-    for one in made:
-        one.stop()
+    for federation in made:
+        federation.stop()

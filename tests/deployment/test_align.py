@@ -136,11 +136,13 @@ def test_aligned_apart_is_aligned_together(prepared):
         assert json.loads((own / "own.json").read_text()) == json.loads(
             (made.folder / "agreement.json").read_text()
         )
-        found, wanted = load_file(own / "own.safetensors"), load_file(own / "rows.safetensors")
-        assert set(found) == set(wanted)
-        assert all(found[name].equal(wanted[name]) for name in wanted), party
-        made_here, made_above = (own / f"{one}.preparation.json" for one in ("own", "rows"))
-        assert made_here.read_text() == made_above.read_text()
+        own_rows, wanted = load_file(own / "own.safetensors"), load_file(own / "rows.safetensors")
+        assert set(own_rows) == set(wanted)
+        assert all(own_rows[name].equal(wanted[name]) for name in wanted), party
+        own_preparation, reference_preparation = (
+            own / f"{name}.preparation.json" for name in ("own", "rows")
+        )
+        assert own_preparation.read_text() == reference_preparation.read_text()
     text = "".join(path.read_text() for path in made.folder.glob("parties/*/out/*.jsonl"))
     assert "p1" not in text
     assert isinstance(aligned(made, file, ["bank"])["bank"], ExistsError)
@@ -152,8 +154,10 @@ def test_neither_ids_nor_the_key_leave_a_client(prepared, passed):
     assert {message.kind for message in passed} == set(FORMS)
     people = [f"p{person}" for person in range(100, 120)]
     assert carried(passed, [SALT, *people]) == []
-    told = passed[0]._replace(payload={"ids": torch.tensor([list(b"..p101..")], dtype=torch.uint8)})
-    assert carried([told], [SALT, *people]) == ["p101"]  # it would be seen
+    leaking = passed[0]._replace(
+        payload={"ids": torch.tensor([list(b"..p101..")], dtype=torch.uint8)}
+    )
+    assert carried([leaking], [SALT, *people]) == ["p101"]  # it would be seen
 
 
 def above(made):
@@ -170,7 +174,7 @@ def test_how_well_ids_match_is_said(prepared, passed):
     said = defaultdict(list)
     parties = run.placement.topology.parties
     ended = aligned(made, file, parties, lambda party, line: said[str(party)].append(line))
-    assert not [one for one in ended.values() if isinstance(one, Exception)], ended
+    assert not [problem for problem in ended.values() if isinstance(problem, Exception)], ended
     seen = above(made)
     matched, rows = run.data.overlap.clients["shop"]["store"]  # before
     assert 20 < matched < rows
@@ -182,20 +186,23 @@ def test_how_well_ids_match_is_said(prepared, passed):
             assert short in said[silo]
         assert f"note: {seen.advice}" in said[silo]
         audit = (made.of(silo) / "out" / "audit.jsonl").read_text().splitlines()
-        noted = [one for one in map(json.loads, audit) if one["event"] == "matched"]
+        noted = [entry for entry in map(json.loads, audit) if entry["event"] == "matched"]
         assert noted[0]["more"] == seen.more
     assert "note: without training rows: client shop/store" in said["shop"]
     assert said["shop/store"] == [f"matched: 0 of {rows} of our rows (0 %)"]
     variants = [message for message in passed if message.kind == "variants"]
     assert len(variants) == 5
     hashes = {
-        bytes(row) for one in passed if one.kind == "hashes" for row in one.payload["ids"].numpy()
+        bytes(row)
+        for message in passed
+        if message.kind == "hashes"
+        for row in message.payload["ids"].numpy()
     }
     for message in variants:
-        for found in message.payload.values():
-            each = [bytes(row) for row in found.numpy()]
-            assert each == sorted(set(each))  # in no order that could tell whose they are
-            assert not {row[:8] for row in hashes} & {*each}
+        for tensor in message.payload.values():
+            short = [bytes(row) for row in tensor.numpy()]
+            assert short == sorted(set(short))  # in no order that could tell whose they are
+            assert not {row[:8] for row in hashes} & {*short}
 
 
 def test_too_poor_a_match_ends_it_before_sums_are_told(prepared, passed):
@@ -203,12 +210,12 @@ def test_too_poor_a_match_ends_it_before_sums_are_told(prepared, passed):
     web = made.folder.parent / "shop-web.csv"
     web.write_text(re.sub(r"\np(\d*[0-6],)", r"\nP\1", web.read_text()))
     ended = aligned(made, file, run.placement.topology.parties)
-    told = [str(problem) for problem in ended.values()]
+    problems = [str(problem) for problem in ended.values()]
     assert all(isinstance(problem, DataError) for problem in ended.values()), ended
-    assert len(set(told)) == 1
+    assert len(set(problems)) == 1
     seen = above(made)
     common, rows = seen.silos[seen.smallest]
-    for why in told:
+    for why in problems:
         assert f"only {100 * common // rows} % of the ids of silo {seen.smallest}" in why
         assert f"{seen.advice}. If so few are meant to match" in why
         assert "client shop" not in why.partition(":")[2]
@@ -240,8 +247,8 @@ def test_what_does_not_fit_ends_it_for_everyone(prepared, change, files, why):
     assert not (made.of("bank") / "own.json").exists()
     logs = [path.read_text() for path in made.folder.glob("parties/*/out/*.jsonl")]
     assert len(logs) == 2 * len(ended)
-    told = "\n".join([*logs, *map(str, ended.values())])
-    assert not re.findall(r"\b[pq]\d+\b|Ulm|Bonn", told)  # nobody's id, nobody's cell
+    output = "\n".join([*logs, *map(str, ended.values())])
+    assert not re.findall(r"\b[pq]\d+\b|Ulm|Bonn", output)  # nobody's id, nobody's cell
 
 
 @pytest.mark.parametrize(

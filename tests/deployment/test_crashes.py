@@ -29,28 +29,28 @@ LABELS = [
 ]
 
 
-def play(one, run, steps):
+def play(federation, run, steps):
     """Each step: a party that dies at a point, the second time it gets there, and others that are
     killed at that moment. Whoever was killed is started again for the next step."""
     for party in run.placement.topology.parties:
         if party != steps[0][0]:
-            one.start(party)
+            federation.start(party)
     dead = set()
     for party, point, *others in steps:
-        if party in one.processes and party not in dead:
-            kill(one, party)  # it is given its point by being started anew
+        if party in federation.processes and party not in dead:
+            kill(federation, party)  # it is given its point by being started anew
         for again in dead - {party}:
-            one.start(again, "--resume")
-        options = ["--resume"] if party in one.processes else []
-        one.start(party, *options, crash=f"{point}:{1 if 'links-' in point else 2}")
-        code = one.processes[party].wait(SLOW)
-        assert code == -9, f"{party} at {point}: {code}, {one.last_words(party)}"
-        kill(one, *others)
+            federation.start(again, "--resume")
+        options = ["--resume"] if party in federation.processes else []
+        federation.start(party, *options, crash=f"{point}:{1 if 'links-' in point else 2}")
+        code = federation.processes[party].wait(SLOW)
+        assert code == -9, f"{party} at {point}: {code}, {federation.last_words(party)}"
+        kill(federation, *others)
         dead = {party, *others}
     for party in dead:
-        one.start(party, "--resume")
-    one.wait(SLOW)
-    assert one.compare(run, 0.0).is_equal
+        federation.start(party, "--resume")
+    federation.wait(SLOW)
+    assert federation.compare(run, 0.0).is_equal
 
 
 def sixty(text):
@@ -59,27 +59,31 @@ def sixty(text):
 
 @pytest.mark.slow
 def test_a_hub(rehearsal):  # noqa: F811
-    one = rehearsal(sixty(RUN))
+    federation = rehearsal(sixty(RUN))
     points = ["before checkpoint", "writing checkpoint.safetensors", "after checkpoint"]
     points += ["before hub-embedding", "after hub-embedding"]
-    play(one, one.prepare(), [("a", point) for point in points])
+    play(federation, federation.prepare(), [("a", point) for point in points])
 
 
 @pytest.mark.slow
 def test_a_client_and_two_at_once(rehearsal):  # noqa: F811
-    one = rehearsal(sixty(RUN))
+    federation = rehearsal(sixty(RUN))
     steps = [
         (ONE, "before update"),
         (ONE, "after embedding", "a"),
         ("b", "writing checkpoint.safetensors", Client("b", "0"), "a"),
     ]
-    play(one, one.prepare(), steps)
+    play(federation, federation.prepare(), steps)
 
 
 @pytest.mark.slow
 def test_the_label_holder(rehearsal):  # noqa: F811
-    one = rehearsal(sixty(PRIVATE))
-    play(one, one.prepare(), [("a", "before hub-derivative"), ("a", "after checkpoint")])
+    federation = rehearsal(sixty(PRIVATE))
+    play(
+        federation,
+        federation.prepare(),
+        [("a", "before hub-derivative"), ("a", "after checkpoint")],
+    )
 
 
 ALL = {
@@ -98,5 +102,5 @@ ALL = {
 @pytest.mark.parametrize("what", ALL)
 def test_every_point(rehearsal, what):  # noqa: F811
     text, steps = ALL[what]
-    one = rehearsal(sixty(text))
-    play(one, one.prepare(), steps)
+    federation = rehearsal(sixty(text))
+    play(federation, federation.prepare(), steps)

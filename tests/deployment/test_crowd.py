@@ -55,39 +55,39 @@ def crowd():
         yield gather
 
 
-def port_of(one, hub):
-    text = (one.of(hub) / "party.toml").read_text()
+def port_of(federation, hub):
+    text = (federation.of(hub) / "party.toml").read_text()
     return int(text.partition('listen = "127.0.0.1:')[2].partition('"')[0])
 
 
-def audit(one, hub):
-    lines = (one.of(hub) / "out" / "audit.jsonl").read_text().splitlines()
+def audit(federation, hub):
+    lines = (federation.of(hub) / "out" / "audit.jsonl").read_text().splitlines()
     return [json.loads(line) for line in lines]
 
 
 @pytest.fixture
 def narrow(tmp_path):
-    one = Narrow(RunFile.parse(RUN.replace("150", "60")), tmp_path / "r", QUICK)
-    yield one
-    one.stop()
+    federation = Narrow(RunFile.parse(RUN.replace("150", "60")), tmp_path / "r", QUICK)
+    yield federation
+    federation.stop()
 
 
 def test_two_thousand_strangers_do_not_disturb_a_run(narrow, crowd):
     """They are there before the members, who connect, drop and come back among them."""
-    one = narrow
-    run = one.prepare()
+    federation = narrow
+    run = federation.prepare()
     hub, *others = run.placement.topology.parties
-    one.start(hub)
-    until(lambda: (one.of(hub) / "out" / "audit.jsonl").exists(), SLOW)
-    crowd(port_of(one, hub))
+    federation.start(hub)
+    until(lambda: (federation.of(hub) / "out" / "audit.jsonl").exists(), SLOW)
+    crowd(port_of(federation, hub))
     for party in others:
-        one.start(party)
+        federation.start(party)
     for killed, round in ((ONE, 10), ("b", 30)):
-        reach(one, hub, round)
-        kill(one, killed)
-        one.start(killed, "--resume")
-    one.wait(SLOW)
-    assert one.compare(run, 0.0).is_equal
-    refused = [found["why"] for found in audit(one, hub) if found["event"] == "refused"]
+        reach(federation, hub, round)
+        kill(federation, killed)
+        federation.start(killed, "--resume")
+    federation.wait(SLOW)
+    assert federation.compare(run, 0.0).is_equal
+    refused = [entry["why"] for entry in audit(federation, hub) if entry["event"] == "refused"]
     assert {"did not speak TLS", "made room for others"} <= {*refused}
     assert len(refused) < 100  # and not a line for each

@@ -77,79 +77,81 @@ def rehearsal(tmp_path, monkeypatch):
         return made[-1]
 
     yield make
-    for one in made:
-        one.stop()
+    for federation in made:
+        federation.stop()
 
 
-def ended(one, run, *rounds):
-    one.wait(SLOW)
-    assert one.compare(run, 0.0).is_equal
-    assert went_back(one, "a") == list(rounds)
+def ended(federation, run, *rounds):
+    federation.wait(SLOW)
+    assert federation.compare(run, 0.0).is_equal
+    assert went_back(federation, "a") == list(rounds)
 
 
 @pytest.mark.slow
 def test_a_client_comes_back_with_what_it_has_kept(rehearsal):
     """And where it comes with something older, all go back to that."""
-    one = rehearsal()
-    run = one.prepare()
+    federation = rehearsal()
+    run = federation.prepare()
     for party in run.placement.topology.parties:
         if party != ONE:
-            one.start(party)
-    died(one, ONE, "after checkpoint:12")
-    shutil.copytree(out(one, ONE), one.folder / "backup")
-    one.start(ONE, "--resume")
-    reach(one, "a", 15)
-    kill(one, ONE)
-    restored(one, ONE, one.folder / "backup")
-    one.start(ONE, "--resume")
-    ended(one, run, 12)
+            federation.start(party)
+    died(federation, ONE, "after checkpoint:12")
+    shutil.copytree(out(federation, ONE), federation.folder / "backup")
+    federation.start(ONE, "--resume")
+    reach(federation, "a", 15)
+    kill(federation, ONE)
+    restored(federation, ONE, federation.folder / "backup")
+    federation.start(ONE, "--resume")
+    ended(federation, run, 12)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("party", ["a", "b"])
 def test_a_hub_restored_from_a_backup(rehearsal, party):
-    one = rehearsal()
-    run, copy = backed_up(one, party, 10, 6)
-    restored(one, party, copy)
-    one.start(party, "--resume")
-    ended(one, run, 10)
+    federation = rehearsal()
+    run, copy = backed_up(federation, party, 10, 6)
+    restored(federation, party, copy)
+    federation.start(party, "--resume")
+    ended(federation, run, 10)
 
 
 @pytest.mark.slow
 def test_a_client_that_has_lost_what_it_kept_is_refused(rehearsal):
-    one = rehearsal(patience=6.0)
-    run = begin(one)
-    reach(one, "a", 14)
-    kill(one, ONE)
-    shutil.move(out(one, ONE), one.folder / "moved")
-    one.start(ONE, "--resume")
+    federation = rehearsal(patience=6.0)
+    run = begin(federation)
+    reach(federation, "a", 14)
+    kill(federation, ONE)
+    shutil.move(out(federation, ONE), federation.folder / "moved")
+    federation.start(ONE, "--resume")
     with pytest.raises(LostError, match="exit code"):
-        one.wait(SLOW)
-    assert one.processes[ONE].returncode == 12
-    told = one.last_words(ONE)
-    assert "client a/1 has its own state of round 0, and not of round" in told
-    assert "restore its folder" in told
-    assert one.processes["a"].returncode == 10
-    shutil.rmtree(out(one, ONE))
-    shutil.move(one.folder / "moved", out(one, ONE))
-    for party in one.processes:
-        one.start(party, "--resume")
-    one.wait(SLOW)
-    assert one.compare(run, 0.0).is_equal
+        federation.wait(SLOW)
+    assert federation.processes[ONE].returncode == 12
+    last_words = federation.last_words(ONE)
+    assert "client a/1 has its own state of round 0, and not of round" in last_words
+    assert "restore its folder" in last_words
+    assert federation.processes["a"].returncode == 10
+    shutil.rmtree(out(federation, ONE))
+    shutil.move(federation.folder / "moved", out(federation, ONE))
+    for party in federation.processes:
+        federation.start(party, "--resume")
+    federation.wait(SLOW)
+    assert federation.compare(run, 0.0).is_equal
 
 
 @pytest.mark.slow
 def test_with_skip_it_counts_what_its_hub_accepted_last(rehearsal):
     long = TEXT.replace("rounds = 30", "rounds = 500\nrate = 0.00001")
-    one = rehearsal(long, on_missing_client="skip", deadline=20.0)
-    run = one.prepare()
+    federation = rehearsal(long, on_missing_client="skip", deadline=20.0)
+    run = federation.prepare()
     for party in run.placement.topology.parties:
         if party != ONE:
-            one.start(party)
-    died(one, ONE, "after checkpoint:8")
-    one.start(ONE, "--resume")
-    one.wait(SLOW)
-    away = {moment.round for moment, who in assert_replays(one).dropped.items() if "a" in who}
+            federation.start(party)
+    died(federation, ONE, "after checkpoint:8")
+    federation.start(ONE, "--resume")
+    federation.wait(SLOW)
+    away = {
+        moment.round for moment, who in assert_replays(federation).dropped.items() if "a" in who
+    }
     assert 0 < len(away) < 480  # it was away, and came back
 
 
@@ -159,7 +161,9 @@ def past_of(folder, rounds, accepted):
     past = PastRounds(folder, "e" * 64)
     past.scan()
     for round in range(1, rounds + 1):
-        last = max((one for one in accepted if one < round), default=None)
+        last = max(
+            (accepted_round for accepted_round in accepted if accepted_round < round), default=None
+        )
         receipts = [] if last is None else [(*ONE, last, 4)]
         past.save(
             Snapshot(round, {}, Ledger(), Recorded()), LinkState(run=past.run, receipts=receipts), 0
@@ -172,18 +176,18 @@ def held(*rounds):
 
 
 def test_what_a_client_must_have_kept(tmp_path):
-    kept = ClientState(past_of(tmp_path, 12, accepted=[*range(8)]))
+    client_state = ClientState(past_of(tmp_path, 12, accepted=[*range(8)]))
     for own in (held(8), held(12, 11, 8), held(10, 3)):  # nothing was accepted since round 8
-        kept.check(ONE, own, 12)
-    assert kept.offers(held(12, 11)) == held(12, 11)
+        client_state.check(ONE, own, 12)
+    assert client_state.offers(held(12, 11)) == held(12, 11)
     with pytest.raises(OutOfStepError, match="state of round 7, and not of round 12"):
-        kept.check(ONE, held(7, 6), 12)
-    assert kept.offers(held(12, 9, 8, 7, 6, 5)) == held(7, 6)
-    kept.check(ONE, held(12), 12)
-    assert kept.offers(held(12, 7)) == held(12, 7)  # it has found its newest again
+        client_state.check(ONE, held(7, 6), 12)
+    assert client_state.offers(held(12, 9, 8, 7, 6, 5)) == held(7, 6)
+    client_state.check(ONE, held(12), 12)
+    assert client_state.offers(held(12, 7)) == held(12, 7)  # it has found its newest again
     for own in ((START,), (Held(12, "of another attempt"), START)):
         with pytest.raises(RefusedError, match="nor of any that can be gone back to"):
-            kept.check(ONE, own, 12)
+            client_state.check(ONE, own, 12)
 
 
 def a_client():
@@ -216,8 +220,8 @@ def test_what_is_not_decided_yet_is_kept_with_what_it_may_fall_back_to(tmp_path,
     state = Memory(again).restore(1, fed, algorithm, transport)
     fed.go_on(1, {})
     fed.begin(1)
-    told = Message(Key(1, 1), MODEL.name, "ash", ONE_ASH, torch.zeros(1), receipt)
-    transport.mailbox(ONE_ASH).put(told)
+    message = Message(Key(1, 1), MODEL.name, "ash", ONE_ASH, torch.zeros(1), receipt)
+    transport.mailbox(ONE_ASH).put(message)
     fed.to_clients(MODEL, start.theta)
-    (found,) = fed.read(state.offset).values()
-    assert torch.equal(found, old + counts)
+    (offset,) = fed.read(state.offset).values()
+    assert torch.equal(offset, old + counts)

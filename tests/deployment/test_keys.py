@@ -44,8 +44,8 @@ def test_any_name_survives(party):
 
 
 def test_private_keys_are_private(bank):
-    found = {path.name: os.stat(path).st_mode & 0o077 for path in bank.glob("*.key")}
-    assert found == dict.fromkeys(("ca.key", "bank.key", "bank-north.key"), 0)
+    modes = {path.name: os.stat(path).st_mode & 0o077 for path in bank.glob("*.key")}
+    assert modes == dict.fromkeys(("ca.key", "bank.key", "bank-north.key"), 0)
 
 
 def test_nothing_is_overwritten_unasked(bank, capsys):
@@ -60,8 +60,11 @@ def test_show_tells_the_days_left(bank, capsys):
     assert keys("rotate", "bank/north", "--at", bank, "--days", 3) == 0
     capsys.readouterr()
     assert keys("show", *sorted(bank.glob("*.pem")), "--json") == 0
-    told = {one["of"]: one["state"] for one in json.loads(capsys.readouterr().out)}
-    assert told == {"hub bank": "valid", "client bank/north": "expires soon", "bank CA": "valid"}
+    states = {
+        certificate["of"]: certificate["state"]
+        for certificate in json.loads(capsys.readouterr().out)
+    }
+    assert states == {"hub bank": "valid", "client bank/north": "expires soon", "bank CA": "valid"}
     assert keys("show", bank / "bank.pem") == 0
     assert "hub bank" in capsys.readouterr().out
 

@@ -53,9 +53,9 @@ def saved(folder, done, value):
         transport.send(Message(Key(round, 2), "rest", "ash", Client("ash", "0"), None))
         fed.end()
     fed.go_on(done, {Client("ash", "0"): Key(done - 1, 4)})
-    (mine,) = fed.read(ALGORITHM.start(fed).theta).values()
-    block = {name: a.clone().fill_(value) for name, a in mine.block.items()}
-    state = ALGORITHM.State(AtHubs({"ash": mine._replace(block=block)}, fed.silos))
+    (theta,) = fed.read(ALGORITHM.start(fed).theta).values()
+    block = {name: a.clone().fill_(value) for name, a in theta.block.items()}
+    state = ALGORITHM.State(AtHubs({"ash": theta._replace(block=block)}, fed.silos))
     Memory(PastRounds(folder, RUN)).save(fed, state, done, transport, 1.0)
 
 
@@ -72,8 +72,8 @@ def remembered(folder, run=RUN, waits=None):
     memory.again(fed, done, transport)
     durable = Durable(transport, memory)
     durable.fed = fed
-    (mine,) = fed.read(state.theta).values()
-    return done, float(next(iter(mine.block.values())).flatten()[0]), fed, transport, durable
+    (theta,) = fed.read(state.theta).values()
+    return done, float(next(iter(theta.block.values())).flatten()[0]), fed, transport, durable
 
 
 def test_a_hub_remembers_its_state_its_receipts_and_what_it_told_other_hubs(tmp_path):
@@ -81,9 +81,9 @@ def test_a_hub_remembers_its_state_its_receipts_and_what_it_told_other_hubs(tmp_
     done, value, fed, transport = restored(tmp_path)
     assert (done, value) == (3, 0.5)
     assert fed.receipts == {Client("ash", "0"): Key(2, 4)}
-    told = transport.links["birch"].sent_since(0)
+    sent = transport.links["birch"].sent_since(0)
     assert transport.links["birch"].last_before(2) == Key(1, 1)
-    assert [sent.key for sent in told] == [Key(2, 1)]  # of the round that is over
+    assert [frame.key for frame in sent] == [Key(2, 1)]  # of the round that is over
     assert transport.links[Client("ash", "0")].sent_since(0) == []
     for link in transport.links.values():
         assert link.got == Key(3, 0)
@@ -131,8 +131,8 @@ def there(fed, kind="start"):
 
 def hear(transport, move):
     """What a client sent, taken by the hub."""
-    one = Message(Key(2, move), "embedding", ONE, "ash", torch.full((3,), float(move)))
-    transport.mailbox("ash").kept.append(one)
+    message = Message(Key(2, move), "embedding", ONE, "ash", torch.full((3,), float(move)))
+    transport.mailbox("ash").kept.append(message)
 
 
 def tell(durable, move, to="birch"):
@@ -228,13 +228,13 @@ def bytes_of(path):
 def test_a_damaged_round_is_named_and_the_one_before_is_used(tmp_path, file):
     for round in (2, 3):
         saved(tmp_path, round, round / 4)
-    path, told = tmp_path / file, []
+    path, problems = tmp_path / file, []
     whole = path.read_bytes()
     for at in bytes_of(path):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
-        past = PastRounds(tmp_path, RUN, report=told.append)
-        assert [held.round for held in past.scan()] == [2, 0], at
-        assert str(path) in str(told[-1])
+        past = PastRounds(tmp_path, RUN, report=problems.append)
+        assert [state.round for state in past.scan()] == [2, 0], at
+        assert str(path) in str(problems[-1])
     path.unlink()
     assert restored(tmp_path)[:2] == (2, 0.5)
     assert restored(tmp_path)[:2] == (2, 0.5)  # what was newer is gone
@@ -264,11 +264,11 @@ def test_damage_to_a_round_that_is_going_on_is_told(tmp_path):
     for at in bytes_of(path):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
         fed, transport = hub()
-        past, told = PastRounds(tmp_path, RUN), []
-        past.report = told.append
+        past, problems = PastRounds(tmp_path, RUN), []
+        past.report = problems.append
         past.scan()
         Memory(past).again(fed, 2, transport)
-        assert [str(path) in str(problem) for problem in told] == [True], at
+        assert [str(path) in str(problem) for problem in problems] == [True], at
         assert isinstance(fed.schedule, Everyone)
 
 
@@ -277,10 +277,10 @@ def test_the_last_rounds_are_held(tmp_path):
     assert past.scan() == (START,)
     for round in (1, 2, 3):
         saved(tmp_path, round, 0.0)
-    assert [held.round for held in PastRounds(tmp_path, RUN, keep=3).scan()] == [3, 2, 1, 0]
+    assert [state.round for state in PastRounds(tmp_path, RUN, keep=3).scan()] == [3, 2, 1, 0]
     for round in range(4, 16):
         saved(tmp_path, round, 0.0)
-    assert [held.round for held in PastRounds(tmp_path, RUN).scan()] == list(range(15, 5, -1))
+    assert [state.round for state in PastRounds(tmp_path, RUN).scan()] == list(range(15, 5, -1))
 
 
 BACK = (RollbackRecord(4, {"ash": 6, "birch": 4}),)
@@ -305,7 +305,7 @@ def test_another_attempt_begins_with_a_round_that_was_held(tmp_path, monkeypatch
         past.adopt(Held(4, ""), line, BACK)
     monkeypatch.undo()
     again = PastRounds(tmp_path, RUN)
-    assert [held.round for held in again.scan()] == [4, 3, 2, 1, 0]
+    assert [state.round for state in again.scan()] == [4, 3, 2, 1, 0]
     assert (again.line, again.back) == (line, BACK)
     done, value, fed, transport = restored(tmp_path)
     assert (done, value, fed.record.back) == (4, 0.5, BACK)
@@ -325,7 +325,7 @@ def test_rounds_of_an_attempt_that_is_over_do_not_count(tmp_path):
     past.adopt(Held(4, ""), past.line.back_to(4, "other", 1), BACK)
     for path, content in left.items():
         path.write_bytes(content)
-    assert [held.round for held in PastRounds(tmp_path, RUN).scan()] == [4, 3, 2, 1, 0]
+    assert [state.round for state in PastRounds(tmp_path, RUN).scan()] == [4, 3, 2, 1, 0]
 
 
 def test_attempts_in_line():

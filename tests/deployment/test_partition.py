@@ -132,20 +132,20 @@ def apart(tmp_path):
             pytest.skip(f"this machine permits no network namespaces: {problem}")
 
         def make(text=RUN, **waits):
-            one = Apart(RunFile.parse(text), tmp_path / "r", {**QUICK, **waits})
-            one.cable = cable
-            stack.callback(one.stop)
-            return one
+            federation = Apart(RunFile.parse(text), tmp_path / "r", {**QUICK, **waits})
+            federation.cable = cable
+            stack.callback(federation.stop)
+            return federation
 
         yield make
 
 
-def seconds_until_left(one, hub, peer, cut):
+def seconds_until_left(federation, hub, peer, cut):
     """From the cut until a hub has given up the connection."""
 
     def times():
-        told = [found for found in events(one, hub) if found["event"] == "left"]
-        times = [datetime.fromisoformat(found["time"]) for found in told if found["peer"] == peer]
+        left = [event for event in events(federation, hub) if event["event"] == "left"]
+        times = [datetime.fromisoformat(event["time"]) for event in left if event["peer"] == peer]
         return [(time - cut).total_seconds() for time in times if time > cut]
 
     until(times)
@@ -154,16 +154,16 @@ def seconds_until_left(one, hub, peer, cut):
 
 def test_packets_that_vanish_for_a_while_change_nothing(apart):
     """Noticed by silence (2 s), looked for with every sign of life; then the run goes on."""
-    one = apart()
-    run = begin(one)
-    reach(one, "a", 20)
+    federation = apart()
+    run = begin(federation)
+    reach(federation, "a", 20)
     cut = datetime.now(UTC)
-    one.cable.cut()
-    assert 1.0 < seconds_until_left(one, "a", "b", cut) < 8.0
-    assert 1.0 < seconds_until_left(one, "b", "a", cut) < 8.0
-    one.cable.mend()
-    one.wait(SLOW)
-    assert one.compare(run, 0.0).is_equal
+    federation.cable.cut()
+    assert 1.0 < seconds_until_left(federation, "a", "b", cut) < 8.0
+    assert 1.0 < seconds_until_left(federation, "b", "a", cut) < 8.0
+    federation.cable.mend()
+    federation.wait(SLOW)
+    assert federation.compare(run, 0.0).is_equal
 
 
 @pytest.mark.parametrize("what", ["dropped", pytest.param("reset", marks=pytest.mark.slow)])
@@ -171,34 +171,34 @@ def test_a_firewall_that_forgets_quiet_connections(apart, what):
     """Hubs have nothing to say while a client is slow, and beat every two seconds: after one, the
     firewall has forgotten their connection. It is noticed by silence (2 s); the next one beats
     oftener, and is remembered."""
-    one = apart(RUN.replace("150", "300"), beat=2.0)
+    federation = apart(RUN.replace("150", "300"), beat=2.0)
     try:
-        one.cable.forget(what)
+        federation.cable.forget(what)
     except (OSError, subprocess.CalledProcessError) as problem:
         pytest.skip(f"no firewall here (nft, conntrack): {problem}")
-    run = begin(one)
-    reach(one, "a", 20)
+    run = begin(federation)
+    reach(federation, "a", 20)
     for _ in range(SLOW_TIMES):
-        one.processes[ONE].send_signal(signal.SIGSTOP)
+        federation.processes[ONE].send_signal(signal.SIGSTOP)
         time.sleep(2.5)  # as long as it takes to be forgotten
-        one.processes[ONE].send_signal(signal.SIGCONT)
-        rounds = len(places(one, "a", "round"))
-        until(lambda: len(places(one, "a", "round")) > rounds)  # noqa: B023
-    one.wait(SLOW)
-    assert one.compare(run, 0.0).is_equal
+        federation.processes[ONE].send_signal(signal.SIGCONT)
+        rounds = len(places(federation, "a", "round"))
+        until(lambda: len(places(federation, "a", "round")) > rounds)  # noqa: B023
+    federation.wait(SLOW)
+    assert federation.compare(run, 0.0).is_equal
     for hub, other in (("a", "b"), ("b", "a")):
-        lost = places(one, hub, "left", peer=other, meant=False)
+        lost = places(federation, hub, "left", peer=other, meant=False)
         assert 1 <= len(lost) <= SLOW_TIMES / 2
 
 
 @pytest.mark.slow
 def test_a_network_that_stays_apart_ends_the_run_on_both_sides(apart):
-    one = apart(patience=4.0)
-    begin(one)
-    reach(one, "a", 20)
-    one.cable.cut()
+    federation = apart(patience=4.0)
+    begin(federation)
+    reach(federation, "a", 20)
+    federation.cable.cut()
     with pytest.raises(LostError):
-        one.wait(90)  # so long at most
-    assert {process.returncode for process in one.processes.values()} == {10}
-    assert "from hub b, of which nothing was heard for 8 s" in one.last_words("a")
-    assert "from hub a, of which nothing was heard for 8 s" in one.last_words("b")
+        federation.wait(90)  # so long at most
+    assert {process.returncode for process in federation.processes.values()} == {10}
+    assert "from hub b, of which nothing was heard for 8 s" in federation.last_words("a")
+    assert "from hub a, of which nothing was heard for 8 s" in federation.last_words("b")

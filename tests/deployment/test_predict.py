@@ -74,10 +74,12 @@ def test_scores_are_those_of_the_simulation(finished, monkeypatch, asker, text):
     assert torch.equal(scores, run.predict("train"))
     home = asker.silo if isinstance(asker, Client) else asker
     assert set(by) == {"+".join(run.placement.topology.silos)}
-    told = {m.to for m in sent if m.kind.endswith("scores") and not isinstance(m.source, Client)}
-    assert told <= {home, asker}
-    found = {m.to for m in sent if m.kind == "hub-embedding"}
-    assert found <= {home, "server"} or "tdcd" not in text
+    receivers_of_scores = {
+        m.to for m in sent if m.kind.endswith("scores") and not isinstance(m.source, Client)
+    }
+    assert receivers_of_scores <= {home, asker}
+    receivers_of_embeddings = {m.to for m in sent if m.kind == "hub-embedding"}
+    assert receivers_of_embeddings <= {home, "server"} or "tdcd" not in text
 
 
 @pytest.fixture
@@ -85,21 +87,21 @@ def asked(tmp_path, finished):
     """Three organisations with tables, and the ids of their people."""
     paths = tables(tmp_path)
     made, run = finished(run_text(tmp_path, paths))
-    held = {}
+    people = {}
     for name, path in paths.items():
         lines = path.read_text().splitlines()[1:]
-        held.setdefault(name.split("/")[0], []).extend(line.split(",")[0] for line in lines)
-    return made, run, held
+        people.setdefault(name.split("/")[0], []).extend(line.split(",")[0] for line in lines)
+    return made, run, people
 
 
 def test_rows_that_nobody_trained_on(asked, monkeypatch):
     """Test rows too; no id leaves its client, and none is in a log."""
-    made, run, held = asked
+    made, run, people = asked
     sent, send = [], GrpcTransport.send
     monkeypatch.setattr(GrpcTransport, "send", lambda self, m: (sent.append(m), send(self, m)))
-    everyone = sorted(set.intersection(*map(set, held.values())))
+    everyone = sorted(set.intersection(*map(set, people.values())))
     of = dict(zip(hashed(everyone, SALT), everyone, strict=True))
-    wanted = [of[one] for one in run.test.ids.tolist()]
+    wanted = [of[row] for row in run.test.ids.tolist()]
     ended = ask(made, Client("insurer", "all"), wanted, "person")
     assert not any(ended.values()), ended
     scores, by = read_scores(made)
@@ -117,21 +119,25 @@ def test_rows_that_nobody_trained_on(asked, monkeypatch):
 
 def test_missing_rows(asked):
     """An error that says how many and where; or a sum without those who lack a row."""
-    made, run, held = asked
+    made, run, tables = asked
     people = [f"p{k}" for k in range(11, 40)] + ["nobody"]
     asker = Client("shop", "web")
     ended = ask(made, asker, people, "person")
-    lacking = {silo: sum(one not in set(ids) for one in people) for silo, ids in held.items()}
-    told = ", ".join(f"{n} in silo {silo}" for silo, n in lacking.items())
+    lacking = {
+        silo: sum(person not in set(ids) for person in people) for silo, ids in tables.items()
+    }
+    missing = ", ".join(f"{n} in silo {silo}" for silo, n in lacking.items())
     assert isinstance(ended[asker], DataError)
-    assert told in str(ended[asker])
+    assert missing in str(ended[asker])
     assert all(isinstance(ended[p], AbortedError) for p in ended if p != asker)
     assert not (made.folder / "scores.csv").exists()
 
     ended = ask(made, asker, people, "person", without=True)
     assert not any(ended.values()), ended
     scores, by = read_scores(made)
-    assert by == ["+".join(j for j, ids in held.items() if one in set(ids)) for one in people]
+    assert by == [
+        "+".join(j for j, ids in tables.items() if person in set(ids)) for person in people
+    ]
     assert by[-1] == ""
     assert bool(scores[-1].isnan())
     some = next(k for k, who in enumerate(by) if who.count("+") == 1)
@@ -178,9 +184,9 @@ def test_columns_prepared_otherwise_are_refused(asked):
     made, _, _ = asked
     client = Client("shop", "web")
     path = made.of(client) / "rows.preparation.json"
-    found = json.loads(path.read_text())
-    found["silos"]["shop"][0]["mean"] += 1.0
-    path.write_text(json.dumps(found))
+    preparation = json.loads(path.read_text())
+    preparation["silos"]["shop"][0]["mean"] += 1.0
+    path.write_text(json.dumps(preparation))
     ended = ask(made, Client("shop", "store"), ["p12"], "person")
     assert "prepared otherwise than those of hub shop" in str(ended[client])
     assert all(isinstance(problem, DataError | AbortedError) for problem in ended.values()), ended
@@ -211,9 +217,9 @@ def test_what_is_said_before_anybody_waits(finished, tmp_path):
     assert "no finished run is there" in str(ask(made, "b", [0], away=b)["b"])
     (made.folder / "scores.csv").write_text("somebody's")
     assert isinstance(ask(made, "b", [0], away=b)["b"], ExistsError)
-    alone, basis = RunFile.parse(text_of("alone")), SharedFacts.of(run)
+    alone, facts = RunFile.parse(text_of("alone")), SharedFacts.of(run)
     with pytest.raises(SettingError, match="every silo predicts by itself"):
-        expected_messages(alone, basis, "a")
+        expected_messages(alone, facts, "a")
 
 
 def test_only_the_asking_hub_may_be_told(finished):

@@ -34,7 +34,7 @@ def test_rehearsed_and_asked(finished):
     assert (
         f"{run.placement.size} of {run.placement.size} rows" in (made.of("b") / "log").read_text()
     )
-    assert len({one.splitlines()[-1].split()[-1] for one in logs(made)}) <= 2  # version, written
+    assert len({log.splitlines()[-1].split()[-1] for log in logs(made)}) <= 2  # version, written
 
 
 def logs(made):

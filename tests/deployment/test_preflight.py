@@ -41,8 +41,8 @@ def check(made, party, capsys, *options):
     words = ["check", str(made.folder / "run.toml"), "--party", str(made.of(party) / "party.toml")]
     capsys.readouterr()
     code = main([*words, *options, "--json"])
-    found = json.loads(capsys.readouterr().out)
-    return code, {one["what"]: (one["good"], one["told"]) for one in found}
+    findings = json.loads(capsys.readouterr().out)
+    return code, {finding["what"]: (finding["good"], finding["told"]) for finding in findings}
 
 
 def test_a_party_that_is_ready(prepared, capsys):
@@ -71,10 +71,10 @@ def test_a_party_that_is_ready(prepared, capsys):
 )
 def test_clocks_are_compared(prepared, capsys, ahead, good, told):
     prepared.hub._meeting.clock = lambda: time.time() + ahead
-    code, found = check(prepared, ONE, capsys)
+    code, findings = check(prepared, ONE, capsys)
     assert code == (2 if good is False else 0)
-    assert found["clock of a"][0] is good
-    assert re.fullmatch(told, found["clock of a"][1])
+    assert findings["clock of a"][0] is good
+    assert re.fullmatch(told, findings["clock of a"][1])
 
 
 def test_a_certificate_that_is_over_by_the_other_clock(prepared, capsys):
@@ -83,32 +83,32 @@ def test_a_certificate_that_is_over_by_the_other_clock(prepared, capsys):
     save(prepared.of(ONE), "party", *made)
     write_list(prepared.of("a") / "allow.toml", {str(ONE): [made[0].fingerprint]})
     prepared.hub._meeting.clock = lambda: time.time() + 280
-    code, found = check(prepared, ONE, capsys)
+    code, findings = check(prepared, ONE, capsys)
     assert code == 2
-    assert "by it, our certificate is not valid" in found["clock of a"][1]
+    assert "by it, our certificate is not valid" in findings["clock of a"][1]
 
 
 def test_who_is_not_on_the_list_is_not_told_the_time(prepared, capsys):
     """And so learns before the run that the other does not expect it."""
     (prepared.of("a") / "allow.toml").write_text("")
-    code, found = check(prepared, ONE, capsys)
+    code, findings = check(prepared, ONE, capsys)
     assert code == 2
-    assert "its certificate is not on the allow-list" in found["clock of a"][1]
+    assert "its certificate is not on the allow-list" in findings["clock of a"][1]
 
 
 def test_what_is_wrong_is_named(prepared, capsys):
     own = prepared.of(ONE)
     rows = own / "rows.safetensors"
-    kept, party = rows.read_bytes(), (own / "party.toml").read_text()
-    rows.write_bytes(kept[:-5])
+    saved_rows, party = rows.read_bytes(), (own / "party.toml").read_text()
+    rows.write_bytes(saved_rows[:-5])
     assert check(prepared, ONE, capsys)[1]["rows"][0] is False
     rows.write_bytes((prepared.of(Client("b", "0")) / "rows.safetensors").read_bytes())
     assert check(prepared, ONE, capsys)[1]["rows"][0] is False
-    rows.write_bytes(kept)
+    rows.write_bytes(saved_rows)
     (own / "party.toml").write_text(re.sub(r"127.0.0.1:\d+", "127.0.0.1:1", party))
-    code, found = check(prepared, ONE, capsys)
-    assert (code, found["peer a"][0]) == (2, False)
-    assert "not reached" in found["peer a"][1]
+    code, findings = check(prepared, ONE, capsys)
+    assert (code, findings["peer a"][0]) == (2, False)
+    assert "not reached" in findings["peer a"][1]
 
 
 def test_a_limit_on_a_kind_that_nobody_sends(prepared):
@@ -122,19 +122,19 @@ def test_a_limit_on_a_kind_that_nobody_sends(prepared):
 
 def test_a_stranger_learns_that_it_is_one(prepared, capsys):
     save(prepared.of(ONE), "party", *Authority.new("a", 30).issue(ONE, 30))
-    code, found = check(prepared, ONE, capsys)
+    code, findings = check(prepared, ONE, capsys)
     assert code == 2
-    assert found["certificate"] == (False, "it is not from this organisation's CA")
-    assert found["peer a"][0] is False
-    assert "does not know us" in found["peer a"][1]
+    assert findings["certificate"] == (False, "it is not from this organisation's CA")
+    assert findings["peer a"][0] is False
+    assert "does not know us" in findings["peer a"][1]
 
 
 def test_what_the_algorithm_cannot_run_on_is_named_before(prepared, capsys):
     """As `fedloom check` does from above, each party for itself."""
-    code, found = check(prepared, "b", capsys, "--set", "algorithm.batch=100000")
+    code, findings = check(prepared, "b", capsys, "--set", "algorithm.batch=100000")
     assert code == 2
-    assert found["rows"][0] is False
-    assert "batch (B) is 100000, but there are only" in found["rows"][1]
+    assert findings["rows"][0] is False
+    assert "batch (B) is 100000, but there are only" in findings["rows"][1]
     saved = prepared.folder / "agreement.json"
     seal.write_json(saved, {**seal.read_json(saved), "labelled": ["b"]})
     assert "silo a holds no labels" in check(prepared, "b", capsys)[1]["rows"][1]

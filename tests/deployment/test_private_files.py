@@ -152,5 +152,5 @@ def test_a_secret_that_others_can_read_is_refused(prepared, verb, secret, bits, 
         assert main([word, *files, *options]) == 2
     finally:
         path.chmod(0o600)
-    told = "".join(capsys.readouterr())
-    assert f"{path} is open to others than its owner (mode {bits:04o}): chmod 600 {path}" in told
+    output = "".join(capsys.readouterr())
+    assert f"{path} is open to others than its owner (mode {bits:04o}): chmod 600 {path}" in output

@@ -39,13 +39,13 @@ def rehearsal(tmp_path):
     made = []
 
     def make(text=RUN, **waits):
-        one = Rehearsal(RunFile.parse(text), tmp_path / f"r{len(made)}", {**QUICK, **waits})
-        made.append(one)
-        return one
+        federation = Rehearsal(RunFile.parse(text), tmp_path / f"r{len(made)}", {**QUICK, **waits})
+        made.append(federation)
+        return federation
 
     yield make
-    for one in made:
-        one.stop()
+    for federation in made:
+        federation.stop()
 
 
 def begin(rehearsal):
@@ -72,10 +72,10 @@ def kill(rehearsal, *parties):
         rehearsal.processes[party].wait()
 
 
-def assert_replays(one):
+def assert_replays(federation):
     """What happened, as the hubs recorded it, gives the same model and ledger in one process."""
-    run = one.replayed()
-    assert one.compare(run, 0.0).is_equal
+    run = federation.replayed()
+    assert federation.compare(run, 0.0).is_equal
     return run.schedule
 
 
@@ -83,9 +83,9 @@ def test_the_command(tmp_path, capsys):
     path = tmp_path / "small.toml"
     path.write_text(RUN.replace("150", "3"))
     assert main(["rehearse", str(path), "--out", str(tmp_path / "out"), "--within", "120"]) == 0
-    told = capsys.readouterr().out
-    assert "model: equal to the reference, bit for bit" in told
-    assert "ledger: equal, message by message" in told
+    output = capsys.readouterr().out
+    assert "model: equal to the reference, bit for bit" in output
+    assert "ledger: equal, message by message" in output
     assert main(["rehearse", str(path), "--out", str(tmp_path / "out")]) == 5
 
 
@@ -101,10 +101,10 @@ def test_the_example_whose_clients_lack_views(tmp_path, capsys):
 @pytest.mark.slow
 def test_an_asynchronous_run_replays_its_order(rehearsal):
     vafl = RUN.replace("local_steps = 2\n", 'name = "vafl"\n').replace("150", "3")
-    one = rehearsal(vafl)
-    run = begin(one)
-    one.wait(SLOW)
-    assert one.compare(run, 0.0).is_equal
+    federation = rehearsal(vafl)
+    run = begin(federation)
+    federation.wait(SLOW)
+    assert federation.compare(run, 0.0).is_equal
 
 
 MORE = [pytest.param(killed, marks=pytest.mark.slow) for killed in (("a",), (ONE,), ("a", ONE))]
@@ -112,40 +112,40 @@ MORE = [pytest.param(killed, marks=pytest.mark.slow) for killed in (("a",), (ONE
 
 @pytest.mark.parametrize("killed", [("a", "b"), *MORE], ids=lambda who: "+".join(map(str, who)))
 def test_killed_parties_come_back_and_nothing_is_different(rehearsal, killed):
-    one = rehearsal()
-    run = begin(one)
+    federation = rehearsal()
+    run = begin(federation)
     for round in (20, 70):
-        reach(one, "b" if round == 70 else "a", round)
-        kill(one, *killed)
+        reach(federation, "b" if round == 70 else "a", round)
+        kill(federation, *killed)
         for party in killed:
-            one.start(party, "--resume")
-    one.wait(SLOW)
-    assert one.compare(run, 0.0).is_equal
+            federation.start(party, "--resume")
+    federation.wait(SLOW)
+    assert federation.compare(run, 0.0).is_equal
 
 
-def said(one, parties):
+def said(federation, parties):
     """The last words of several."""
-    return {one.last_words(party) for party in parties}
+    return {federation.last_words(party) for party in parties}
 
 
 def test_a_client_that_stays_away_ends_the_run_for_everyone(rehearsal):
     """Within the deadline, with one cause and one exit code; what was done is kept, and the run
     goes on from it."""
-    one = rehearsal(patience=6.0)
-    run = begin(one)
-    reach(one, "a", 20)
-    kill(one, ONE)
+    federation = rehearsal(patience=6.0)
+    run = begin(federation)
+    reach(federation, "a", 20)
+    kill(federation, ONE)
     with pytest.raises(LostError, match="hub a: exit code 10; hub b: exit code 10"):
-        one.wait(60)  # so long at most
-    others = [party for party in one.processes if party != ONE]
-    assert all(one.processes[party].returncode == 10 for party in others)
-    (cause,) = said(one, others)
+        federation.wait(60)  # so long at most
+    others = [party for party in federation.processes if party != ONE]
+    assert all(federation.processes[party].returncode == 10 for party in others)
+    (cause,) = said(federation, others)
     assert re.search("hub a waited for .* from client a/1, which did not answer within 6 s", cause)
-    assert not (one.of("a") / "out" / "done.json").exists()
-    for party in one.processes:
-        one.start(party, "--resume")
-    one.wait(SLOW)
-    assert one.compare(run, 0.0).is_equal
+    assert not (federation.of("a") / "out" / "done.json").exists()
+    for party in federation.processes:
+        federation.start(party, "--resume")
+    federation.wait(SLOW)
+    assert federation.compare(run, 0.0).is_equal
 
 
 THEIRS = Client("b", "0")
@@ -157,81 +157,81 @@ THEIRS = Client("b", "0")
 def test_a_silo_that_is_gone_ends_the_run_for_everyone(rehearsal, gone):
     """Its neighbour names it, and so do its own clients, who hear of nobody else. When it is back,
     all go on."""
-    one = rehearsal(patience=4.0)
-    run = begin(one)
-    reach(one, "a", 20)
-    kill(one, *gone)
+    federation = rehearsal(patience=4.0)
+    run = begin(federation)
+    reach(federation, "a", 20)
+    kill(federation, *gone)
     with pytest.raises(LostError, match="hub a: exit code 10"):
-        one.wait(90)  # so long at most
-    left = [party for party in one.processes if party not in gone]
-    assert {one.processes[party].returncode for party in left} == {10}
-    (cause,) = said(one, ["a", ONE, Client("a", "0")])
+        federation.wait(90)  # so long at most
+    left = [party for party in federation.processes if party not in gone]
+    assert {federation.processes[party].returncode for party in left} == {10}
+    (cause,) = said(federation, ["a", ONE, Client("a", "0")])
     assert "from hub b, of which nothing was heard for 8 s" in cause
-    assert "hub b" in one.last_words(THEIRS) or THEIRS in gone
-    assert not (one.of("a") / "out" / "done.json").exists()
-    for party in one.processes:
-        one.start(party, "--resume")
-    one.wait(SLOW)
-    assert one.compare(run, 0.0).is_equal
+    assert "hub b" in federation.last_words(THEIRS) or THEIRS in gone
+    assert not (federation.of("a") / "out" / "done.json").exists()
+    for party in federation.processes:
+        federation.start(party, "--resume")
+    federation.wait(SLOW)
+    assert federation.compare(run, 0.0).is_equal
 
 
 @pytest.mark.slow
 def test_a_silo_that_is_not_back_is_named_at_every_start(rehearsal):
-    one = rehearsal(start=6.0)
-    run = one.prepare()
+    federation = rehearsal(start=6.0)
+    run = federation.prepare()
     for party in run.placement.topology.parties:
         if party not in ("b", THEIRS):
-            one.start(party)
+            federation.start(party)
     with pytest.raises(LostError, match="hub a: exit code 10"):
-        one.wait(90)
-    assert {process.returncode for process in one.processes.values()} == {10}
-    (cause,) = said(one, one.processes)
+        federation.wait(90)
+    assert {process.returncode for process in federation.processes.values()} == {10}
+    (cause,) = said(federation, federation.processes)
     assert "hub a was not connected with hub b within 6 s" in cause
 
 
 def test_a_missing_client_is_skipped_and_the_record_replays(rehearsal):
-    one = rehearsal(on_missing_client="skip", deadline=5.0)
-    begin(one)
-    reach(one, "a", 20)
-    kill(one, ONE)
-    reach(one, "a", 40)
-    one.start(ONE, "--resume")
-    reach(one, "a", 60)
-    one.wait(SLOW)
-    assert any(names == {"a": ("1",)} for names in assert_replays(one).dropped.values())
+    federation = rehearsal(on_missing_client="skip", deadline=5.0)
+    begin(federation)
+    reach(federation, "a", 20)
+    kill(federation, ONE)
+    reach(federation, "a", 40)
+    federation.start(ONE, "--resume")
+    reach(federation, "a", 60)
+    federation.wait(SLOW)
+    assert any(names == {"a": ("1",)} for names in assert_replays(federation).dropped.values())
 
 
 @pytest.mark.slow
 def test_a_hub_dies_while_a_client_is_missing(rehearsal):
     """And the client is back before the hub is: the hub must not count it in that round."""
-    one = rehearsal(on_missing_client="skip", deadline=5.0)
-    begin(one)
-    reach(one, "a", 20)
-    kill(one, ONE)
-    reach(one, "a", 30)
-    one.start(ONE, "--resume")
-    kill(one, "a")
-    one.start("a", "--resume")
-    one.wait(SLOW)
-    assert_replays(one)
+    federation = rehearsal(on_missing_client="skip", deadline=5.0)
+    begin(federation)
+    reach(federation, "a", 20)
+    kill(federation, ONE)
+    reach(federation, "a", 30)
+    federation.start(ONE, "--resume")
+    kill(federation, "a")
+    federation.start("a", "--resume")
+    federation.wait(SLOW)
+    assert_replays(federation)
 
 
 @pytest.mark.slow
 def test_a_hub_dies_and_a_client_that_had_answered_too(rehearsal):
     """The hub tells the others what it told them before, though the client cannot answer again."""
-    one = rehearsal(on_missing_client="skip", deadline=20.0)
-    run = one.prepare()
+    federation = rehearsal(on_missing_client="skip", deadline=20.0)
+    run = federation.prepare()
     for party in run.placement.topology.parties:
         if party != "a":
-            one.start(party)
-    one.start("a", crash="after hub-embedding:9")
-    one.processes["a"].wait(SLOW)
-    kill(one, ONE)
-    one.start("a", "--resume")
-    reach(one, "a", 30)
-    one.start(ONE, "--resume")
-    one.wait(SLOW)
-    record = assert_replays(one)
+            federation.start(party)
+    federation.start("a", crash="after hub-embedding:9")
+    federation.processes["a"].wait(SLOW)
+    kill(federation, ONE)
+    federation.start("a", "--resume")
+    reach(federation, "a", 30)
+    federation.start(ONE, "--resume")
+    federation.wait(SLOW)
+    record = assert_replays(federation)
     assert record.dropped[Moment(8, "update")] == {"a": ("1",)}
     assert Moment(8, "embedding") not in record.dropped
 
@@ -240,20 +240,20 @@ def test_a_hub_dies_and_a_client_that_had_answered_too(rehearsal):
 def test_killed_at_random(rehearsal):
     """Whoever, whenever, one or two at a time: the model is that of an undisturbed run."""
     draw = random.Random(11)
-    one = rehearsal(RUN.replace("150", "600"))
-    run = begin(one)
-    reach(one, "a", 1)
+    federation = rehearsal(RUN.replace("150", "600"))
+    run = begin(federation)
+    reach(federation, "a", 1)
     kills = 0
-    while all(process.poll() is None for process in one.processes.values()) and kills < 12:
+    while all(process.poll() is None for process in federation.processes.values()) and kills < 12:
         time.sleep(draw.uniform(0.0, 3.0))
-        chosen = draw.sample(list(one.processes), draw.choice([1, 1, 2]))
-        if any(one.processes[party].poll() is not None for party in chosen):
+        chosen = draw.sample(list(federation.processes), draw.choice([1, 1, 2]))
+        if any(federation.processes[party].poll() is not None for party in chosen):
             break
-        kill(one, *chosen)
+        kill(federation, *chosen)
         kills += len(chosen)
         time.sleep(draw.uniform(0.0, 0.5))
         for party in chosen:
-            one.start(party, "--resume")
-    one.wait(SLOW)
+            federation.start(party, "--resume")
+    federation.wait(SLOW)
     assert kills >= 5
-    assert one.compare(run, 0.0).is_equal
+    assert federation.compare(run, 0.0).is_equal

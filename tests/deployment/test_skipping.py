@@ -15,38 +15,38 @@ THEIR = Client("b", "1")
 SKIP = {"on_missing_client": "skip", "deadline": 20.0}
 
 
-def started(one, party, crash):
+def started(federation, party, crash):
     """Everyone, one of whom is to die at a point."""
-    run = one.prepare()
+    run = federation.prepare()
     for other in run.placement.topology.parties:
-        one.start(other, crash=crash if other == party else None)
+        federation.start(other, crash=crash if other == party else None)
 
 
-def died(one, party):
-    code = one.processes[party].wait(SLOW)
-    assert code == -9, f"{party}: {code}, {one.last_words(party)}"
+def died(federation, party):
+    code = federation.processes[party].wait(SLOW)
+    assert code == -9, f"{party}: {code}, {federation.last_words(party)}"
 
 
-def ended(one, back):
+def ended(federation, back):
     """What was recorded, once the others have gone on without a client, and it is back."""
-    reach(one, "a", 15)
-    one.start(back, "--resume")
-    one.wait(SLOW)
-    return assert_replays(one)
+    reach(federation, "a", 15)
+    federation.start(back, "--resume")
+    federation.wait(SLOW)
+    return assert_replays(federation)
 
 
 @pytest.mark.slow
 def test_a_hub_that_dies_twice_in_one_round(rehearsal):  # noqa: F811
     """The second time, it is not yet where it was; and a client whose rows it has told others of
     is gone."""
-    one = rehearsal(PRIVATE, **SKIP)
-    started(one, "b", "before gradient:35")  # of the ninth round, the second step
-    died(one, "b")
-    one.start("b", "--resume", crash="after hub-embedding:1")
-    died(one, "b")
-    kill(one, THEIR)
-    one.start("b", "--resume")
-    record = ended(one, THEIR)
+    federation = rehearsal(PRIVATE, **SKIP)
+    started(federation, "b", "before gradient:35")  # of the ninth round, the second step
+    died(federation, "b")
+    federation.start("b", "--resume", crash="after hub-embedding:1")
+    died(federation, "b")
+    kill(federation, THEIR)
+    federation.start("b", "--resume")
+    record = ended(federation, THEIR)
     assert record.dropped[Moment(8, "update")] == {"b": ("1",)}
     assert Moment(8, "embedding", 1) not in record.dropped
 
@@ -54,24 +54,24 @@ def test_a_hub_that_dies_twice_in_one_round(rehearsal):  # noqa: F811
 @pytest.mark.slow
 def test_a_hub_that_has_told_its_own_clients_only(rehearsal):  # noqa: F811
     """Of a mean: a client has answered what it was told, so it cannot be told another one."""
-    one = rehearsal(IN_TURN, **SKIP)
-    started(one, "a", "closed embedding:18")  # of the ninth round, those of the mean
-    died(one, "a")
-    kill(one, ONE)
-    one.start("a", "--resume")
-    record = ended(one, ONE)
+    federation = rehearsal(IN_TURN, **SKIP)
+    started(federation, "a", "closed embedding:18")  # of the ninth round, those of the mean
+    died(federation, "a")
+    kill(federation, ONE)
+    federation.start("a", "--resume")
+    record = ended(federation, ONE)
     assert record.dropped[Moment(8, "embedding", 1)] == {"a": ("1",)}
     assert Moment(8, "update") not in record.dropped
 
 
 @pytest.mark.slow
 def test_a_visitor_dies_where_the_order_was_given(rehearsal):  # noqa: F811
-    one = rehearsal(VISITS, **SKIP)
-    started(one, "b", "before own-slope:19")  # the master has answered its tenth visit
-    died(one, "b")
-    kill(one, THEIR)
-    one.start("b", "--resume")
-    record = ended(one, THEIR)
+    federation = rehearsal(VISITS, **SKIP)
+    started(federation, "b", "before own-slope:19")  # the master has answered its tenth visit
+    died(federation, "b")
+    kill(federation, THEIR)
+    federation.start("b", "--resume")
+    record = ended(federation, THEIR)
     (first, *_) = sorted(moment for moment, who in record.dropped.items() if "b" in who)
     assert first.kind == "update"  # its embeddings had been told of
 
@@ -79,15 +79,18 @@ def test_a_visitor_dies_where_the_order_was_given(rehearsal):  # noqa: F811
 @pytest.mark.slow
 def test_a_hub_that_has_lost_what_it_wrote_of_the_round(rehearsal):  # noqa: F811
     """It would count otherwise than it told: that is noticed, and all make the round again."""
-    one = rehearsal(PRIVATE, **SKIP)
-    started(one, "b", "before gradient:35")
-    died(one, "b")
-    kill(one, THEIR)
-    written = list((one.of("b") / "out").glob("round-*.msgpack"))
+    federation = rehearsal(PRIVATE, **SKIP)
+    started(federation, "b", "before gradient:35")
+    died(federation, "b")
+    kill(federation, THEIR)
+    written = list((federation.of("b") / "out").glob("round-*.msgpack"))
     assert len(written) == 2  # of two steps
     for path in written:
         path.unlink()
-    one.start("b", "--resume")
-    record = ended(one, THEIR)
+    federation.start("b", "--resume")
+    record = ended(federation, THEIR)
     assert [round for round, _ in record.back] == [8]
-    assert "hub b would go on from something else than it told" in (one.of("b") / "log").read_text()
+    assert (
+        "hub b would go on from something else than it told"
+        in (federation.of("b") / "log").read_text()
+    )

@@ -22,13 +22,13 @@ def status(tmp_path, federation):  # noqa: F811
     transports, _ = federation
     (port,) = free_ports(1)
     progress = Progress(50)
-    one = Status(tmp_path, "ash", progress, transports["ash"], f"127.0.0.1:{port}")
-    yield one, progress, transports, f"http://127.0.0.1:{port}"
-    one.close()
+    served = Status(tmp_path, "ash", progress, transports["ash"], f"127.0.0.1:{port}")
+    yield served, progress, transports, f"http://127.0.0.1:{port}"
+    served.close()
 
 
 def test_it_says_who_is_there_and_who_is_awaited(tmp_path, status):
-    one, progress, transports, _ = status
+    status, progress, transports, _ = status
     for done in (1, 2, 3):
         progress.step(done)
 
@@ -38,15 +38,15 @@ def test_it_says_who_is_there_and_who_is_awaited(tmp_path, status):
 
     waiting = threading.Thread(target=waits)
     waiting.start()
-    until(lambda: one.now()["awaited"] == ["ash/1"])
+    until(lambda: status.now()["awaited"] == ["ash/1"])
     until(lambda: (tmp_path / "status.json").exists() and read_status(tmp_path)["awaited"])
-    found = read_status(tmp_path)
-    assert (found["round"], found["rounds"], found["awaited"]) == (3, 50, ["ash/1"])
-    assert found["present"] == ["ash/0", "ash/1", "birch"]
-    assert found["rate"] > 0
+    written = read_status(tmp_path)
+    assert (written["round"], written["rounds"], written["awaited"]) == (3, 50, ["ash/1"])
+    assert written["present"] == ["ash/0", "ash/1", "birch"]
+    assert written["rate"] > 0
     waiting.join(20)
     assert not waiting.is_alive()
-    until(lambda: one.now()["awaited"] == [])
+    until(lambda: status.now()["awaited"] == [])
 
 
 def test_metrics_are_what_prometheus_reads(tmp_path, status):
@@ -95,9 +95,9 @@ def test_the_command(tmp_path, capsys):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "status.json").write_text(json.dumps(now))
     assert main(["status", str(tmp_path / "party.toml")]) == 0
-    told = capsys.readouterr().out
-    assert "bank/north: not heard of for" in told
-    assert "round 4 of 9, 2.50 rounds a second" in told
-    assert "awaited: bank" in told
+    output = capsys.readouterr().out
+    assert "bank/north: not heard of for" in output
+    assert "round 4 of 9, 2.50 rounds a second" in output
+    assert "awaited: bank" in output
     assert main(["status", str(tmp_path / "party.toml"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == now

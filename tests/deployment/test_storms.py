@@ -12,11 +12,11 @@ from tests.deployment.test_skipping import PRIVATE
 
 
 def storm(folder, file, kills, seed):
-    found = Storm(Rehearsal(file, folder / "rehearsal", SKIP), kills, random.Random(seed)).blow()
-    assert found.kills >= kills
-    assert found.same_ledger
-    assert found.difference == 0
-    return found
+    outcome = Storm(Rehearsal(file, folder / "rehearsal", SKIP), kills, random.Random(seed)).blow()
+    assert outcome.kills >= kills
+    assert outcome.same_ledger
+    assert outcome.difference == 0
+    return outcome
 
 
 def test_a_short_one(tmp_path):
@@ -27,6 +27,6 @@ def test_a_short_one(tmp_path):
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("case", CASES)
 def test_every_algorithm(tmp_path, case):
-    found = storm(tmp_path, run_file(case, 400), 25, seed=1)
-    assert found.hubs
-    assert found.absences
+    outcome = storm(tmp_path, run_file(case, 400), 25, seed=1)
+    assert outcome.hubs
+    assert outcome.absences
