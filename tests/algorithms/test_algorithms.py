@@ -111,9 +111,9 @@ def test_lone_silos_and_their_combination(loss, combine):
     for silo in "ab":
         assert torch.allclose(together.predict(at=silo), wanted, atol=1e-12)
     assert {entry.tier for entry in lone.ledger} == {"bottom"}
-    each = [learn.loss.rows(scores, rows.labels().double()).mean() for scores in own]
-    assert lone.loss() == pytest.approx(float(sum(each) / 2), rel=1e-12)
-    assert float(each[0]) != pytest.approx(float(each[1]), rel=1e-3)
+    losses = [learn.loss.rows(scores, rows.labels().double()).mean() for scores in own]
+    assert lone.loss() == pytest.approx(float(sum(losses) / 2), rel=1e-12)
+    assert float(losses[0]) != pytest.approx(float(losses[1]), rel=1e-3)
     with pytest.raises(ValueError, match="no joint model"):
         lone.model()
 
@@ -142,8 +142,8 @@ def test_ridge_reaches_the_minimum():
     exact = torch.linalg.solve(
         pooled.T @ pooled / 80 + 0.3 * torch.eye(6).double(), pooled.T @ y / 80
     )
-    found = torch.cat([run.export(silo).weight[0] for silo in "ab"])
-    assert torch.allclose(found, exact, atol=1e-10)
+    weights = torch.cat([run.export(silo).weight[0] for silo in "ab"])
+    assert torch.allclose(weights, exact, atol=1e-10)
 
 
 @pytest.mark.parametrize("algorithm", [TDCD, TDCDPrivateLabels, Central, Alone])

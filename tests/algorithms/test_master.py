@@ -23,41 +23,44 @@ class TestTheMastersStep:
         1: [Turn(("ash",))],
     })  # fmt: skip
 
-    def stepped(self, mine, silo, batch, lr, counts):
+    def stepped(self, trained, silo, batch, lr, counts):
         """The head after a visit of a silo in round 1, of these rows of its minibatch."""
-        (desk,), part = mine.fed.read(mine.state.desk).values(), mine.fed.parts.value[silo]
+        (table,), part = (
+            trained.fed.read(trained.state.desk).values(),
+            trained.fed.parts.value[silo],
+        )
         ids = torch.from_numpy(
-            mine.fed.streams.common("minibatch", 1, 0).sample(mine.fed.size, batch)
+            trained.fed.streams.common("minibatch", 1, 0).sample(trained.fed.size, batch)
         )
         ids = ids[counts[ids]]
-        theta = mine.fed.read(mine.state.theta)[silo]
+        theta = trained.fed.read(trained.state.theta)[silo]
         widths = list(part.shapes.width.values())
         at = list(part.shapes.width).index(silo)
-        joint = desk.phi[ids].clone()
-        own = part.block(theta.block, mine.placement.x[silo][ids].double())
+        joint = table.phi[ids].clone()
+        own = part.block(theta.block, trained.placement.x[silo][ids].double())
         joint[:, sum(widths[:at]) : sum(widths[: at + 1])] = own
-        head = {name: value.clone().requires_grad_() for name, value in desk.head.items()}
+        head = {name: value.clone().requires_grad_() for name, value in table.head.items()}
         scores = torch.func.functional_call(part.head.module, head, (joint,))
-        loss = torch.nn.functional.cross_entropy(scores, mine.placement.labels()[ids])
-        slopes = torch.autograd.grad(loss, list(head.values()))
-        return {k: (v - lr * g).detach() for (k, v), g in zip(head.items(), slopes, strict=True)}
+        loss = torch.nn.functional.cross_entropy(scores, trained.placement.labels()[ids])
+        gradients = torch.autograd.grad(loss, list(head.values()))
+        return {k: (v - lr * g).detach() for (k, v), g in zip(head.items(), gradients, strict=True)}
 
     def after(self, algorithm, before, schedule):
         again = run(algorithm, head=True, schedule=schedule)
         again.restore(before.snapshot())
-        (desk,) = again.fed.read(again.fit(2).state.desk).values()
-        return desk.head
+        (table,) = again.fed.read(again.fit(2).state.desk).values()
+        return table.head
 
     def test_is_the_mean_over_the_rows_that_count(self):
         """Half of the visitor's rows are with a client that is not there."""
         algorithm = VAFL(lr=0.3, batch=20, visits=3)
         before = run(algorithm, head=True, schedule=self.ORDER).fit(1)
         there = before.placement.owner["ash"] != 1
-        found = self.after(replace(algorithm, visits=1), before, self.ORDER)
+        head = self.after(replace(algorithm, visits=1), before, self.ORDER)
         wanted = self.stepped(before, "ash", 20, 0.3, there)
-        assert largest_difference(found, wanted) <= 1e-12
+        assert largest_difference(head, wanted) <= 1e-12
         everyone = self.stepped(before, "ash", 20, 0.3, torch.ones_like(there))
-        assert largest_difference(found, everyone) > 1e-3
+        assert largest_difference(head, everyone) > 1e-3
 
     def test_is_the_mean_over_the_visitors_who_have_rows(self):
         """Of two, nobody of one's clients is there: theta_0 moves as for the other alone."""
@@ -65,9 +68,9 @@ class TestTheMastersStep:
         before = run(algorithm, head=True, schedule=self.ORDER).fit(1)
         gone = {Moment(1): {"birch": ("0", "1")}}
         two = Recorded(gone, 2, {1: [Turn(("ash", "birch"))]})
-        found = self.after(replace(algorithm, group=2, visits=2), before, two)
+        head = self.after(replace(algorithm, group=2, visits=2), before, two)
         wanted = self.stepped(before, "ash", 20, 0.3, torch.ones(before.fed.size).bool())
-        assert largest_difference(found, wanted) <= 1e-12
+        assert largest_difference(head, wanted) <= 1e-12
 
     @pytest.mark.parametrize("late", [False, True])
     def test_needs_every_silos_rows_and_labels(self, late):
@@ -79,9 +82,9 @@ class TestTheMastersStep:
         heads = []
         for count in range(1, 5):
             order = Recorded(gone, 1, {0: turns[:count]})
-            mine = run(replace(algorithm, visits=count), head=True, schedule=order).fit(1)
-            (desk,) = mine.fed.read(mine.state.desk).values()
-            heads.append(desk.head)
+            trained = run(replace(algorithm, visits=count), head=True, schedule=order).fit(1)
+            (table,) = trained.fed.read(trained.state.desk).values()
+            heads.append(table.head)
         apart = [largest_difference(a, b) for a, b in pairwise(heads)]
         assert [difference > 0 for difference in apart] == [False, not late, not late]
 
@@ -94,8 +97,8 @@ class Direction(torch.nn.Module):
         self.layer = torch.nn.Linear(9, 3)
 
     def forward(self, x):
-        each = x.unflatten(1, (3, 3))
-        return self.layer((each / each.norm(dim=2, keepdim=True)).flatten(1))
+        groups = x.unflatten(1, (3, 3))
+        return self.layer((groups / groups.norm(dim=2, keepdim=True)).flatten(1))
 
 
 @pytest.mark.parametrize("engine", ["stacked", "reference"])
@@ -107,8 +110,8 @@ def test_rows_that_never_came_are_zeros_and_do_no_harm(gone, engine):
     turns = [Turn((silo,)) for silo in ("birch", "cedar", "ash", "birch")]
     order = Recorded({Moment(0): {"ash": (gone,)}}, 1, {0: turns})
     algorithm = VAFL(lr=0.3, batch=None, visits=4, prime=False)
-    mine = Run(algorithm, learn, placement(), schedule=order, engine=engine, seed=3)
-    before = mine.algorithm.blocks(mine.fed, mine.algorithm.start(mine.fed))
-    after = mine.algorithm.blocks(mine.fed, mine.fit(1).state)
+    trained = Run(algorithm, learn, placement(), schedule=order, engine=engine, seed=3)
+    before = trained.algorithm.blocks(trained.fed, trained.algorithm.start(trained.fed))
+    after = trained.algorithm.blocks(trained.fed, trained.fit(1).state)
     assert 0 < largest_difference(before["ash"].head, after["ash"].head) < 10
     assert 0 < largest_difference(before["birch"].block, after["birch"].block) < 10

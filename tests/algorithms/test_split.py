@@ -152,9 +152,9 @@ def test_a_strong_pull_keeps_clients_near_the_start(algorithm):
     name = "mu" if isinstance(algorithm, FedProx) else "prox"
     moved = []
     for weight in (0.0, 2.0):
-        mine = replace(algorithm, **{name: weight})
-        run = Run(mine, *sample_of(mine), precision="float64")
-        before = mine.start(run.fed)
+        pulled = replace(algorithm, **{name: weight})
+        run = Run(pulled, *sample_of(pulled), precision="float64")
+        before = pulled.start(run.fed)
         run.fit(1)
         moved.append(
             tree.largest_difference(run.fed.read(before.theta), run.snapshot().state["theta"])
@@ -214,15 +214,15 @@ def test_without_a_top_the_gradient_is_the_label(algorithm, monkeypatch):
 def test_rows_without_a_derivative_count_nowhere(algorithm, kind, engine):
     """A label client that is gone when it comes to derivatives, or to labels, is as one that never
     came."""
-    found = []
+    blocks = []
     for moment in (Moment(0), Moment(0, kind)):
         gone = Scripted({moment: {"ash": ["1"]}})
         made = {"engine": engine, "schedule": gone, "precision": "float64", "seed": 3}
         head = algorithm.takes_head and not algorithm.needs_server
         run = Run(algorithm, *sample_of(algorithm, head=head), **made).fit(1)
         assert run.record.dropped == {moment: {"ash": ("1",)}}
-        found.append({name: run.fed.read(v) for name, v in run.state._asdict().items()})
-    assert tree.largest_difference(*found) < 1e-12
+        blocks.append({name: run.fed.read(v) for name, v in run.state._asdict().items()})
+    assert tree.largest_difference(*blocks) < 1e-12
 
 
 def test_a_model_with_a_middle_is_saved_and_loaded(tmp_path):

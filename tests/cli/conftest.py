@@ -68,7 +68,7 @@ def process(*arguments, **options):
 def records(folder):
     """A run's records, but for the seconds they took."""
     lines = (Path(folder) / "records.jsonl").read_text().splitlines()
-    told = [json.loads(line) for line in lines]
-    for line in told:
+    entries = [json.loads(line) for line in lines]
+    for line in entries:
         del line["wall"]
-    return told
+    return entries

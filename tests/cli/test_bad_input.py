@@ -45,7 +45,7 @@ def test_sound_tables_run(tables, fedloom):
 
 
 @pytest.mark.parametrize(
-    ("file", "spoil", "told"),
+    ("file", "spoil", "message"),
     [
         ("north.csv", lambda t: t + "p3,1.0,0\np4,1.0,1\n", "2 ids .*more than once"),
         (
@@ -61,7 +61,7 @@ def test_sound_tables_run(tables, fedloom):
         ("north.csv", lambda t: t.replace("person", "persona"), "person"),
     ],
 )
-def test_spoiled_tables(file, spoil, told, tables, fedloom):
+def test_spoiled_tables(file, spoil, message, tables, fedloom):
     path = tables / file
     path.write_text(spoil(path.read_text()))
     for verb in ("check", "run"):
@@ -70,7 +70,7 @@ def test_spoiled_tables(file, spoil, told, tables, fedloom):
         assert code == 3, err
         assert err.startswith("fedloom: ")
         assert len(err.splitlines()) == 1
-        assert re.search(told, err), err
+        assert re.search(message, err), err
         assert "Traceback" not in err
         assert not (tables / "out").exists()
         assert not re.search(r"\b[pq]\d+\b|\blots\b|\d\.5\b", err), "somebody's id or cell"
@@ -122,7 +122,7 @@ def test_a_typo(run_file, fedloom):
 
 
 @pytest.mark.parametrize(
-    ("setting", "code", "told"),
+    ("setting", "code", "message"),
     [
         ("engine.device=cuda:9", 2, "torch finds no GPU|device"),
         ("model.name=cnn", 2, "wants images"),
@@ -133,13 +133,13 @@ def test_a_typo(run_file, fedloom):
         ("partition.file=nowhere.json", 3, "nowhere.json"),
     ],
 )
-def test_settings_that_do_not_fit(setting, code, told, run_file, fedloom):
-    found, _, err = fedloom("check", run_file, "--set", setting)
-    assert (found, bool(re.search(told, err))) == (code, True), err
+def test_settings_that_do_not_fit(setting, code, message, run_file, fedloom):
+    code_found, _, err = fedloom("check", run_file, "--set", setting)
+    assert (code_found, bool(re.search(message, err))) == (code, True), err
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "told"),
+    ("name", "settings", "message"),
     [
         ("vafl", ["algorithm.group=3"], r"group \(t\) is 3, .* only 2 silos .* say 2 or less"),
         ("vafl", ["algorithm.group=0"], "algorithm.group: must be at least 1, not 0"),
@@ -155,13 +155,15 @@ def test_settings_that_do_not_fit(setting, code, told, run_file, fedloom):
     ],
 )
 @pytest.mark.parametrize("verb", ["check", "run"])
-def test_algorithms_that_cannot_run_so(verb, name, settings, told, run_file, fedloom, tmp_path):
+def test_algorithms_that_cannot_run_so(verb, name, settings, message, run_file, fedloom, tmp_path):
     """Refused before training, with what to change."""
     out = ["--out", tmp_path / "out"] if verb == "run" else []
-    given = [word for one in (f"algorithm.name={name}", *settings) for word in ("--set", one)]
+    given = [
+        word for setting in (f"algorithm.name={name}", *settings) for word in ("--set", setting)
+    ]
     code, _, err = fedloom(verb, run_file, *given, *out)
     assert code in (2, 3), err
-    assert re.search(told, err), err
+    assert re.search(message, err), err
     assert not (tmp_path / "out").exists()
 
 

@@ -37,10 +37,10 @@ PROMISED = {
 }
 
 
-def options(one):
+def options(verb):
     return {
         action.option_strings[-1] if action.option_strings else action.dest
-        for action in one._actions
+        for action in verb._actions
         if not isinstance(action, argparse._SubParsersAction)
     }
 
@@ -49,8 +49,8 @@ def test_commands_and_options_are_a_promise():
     top = parser()
     (verbs,) = (a for a in top._actions if isinstance(a, argparse._SubParsersAction))
     assert options(top) == PROMISED[""]
-    found = {name: options(one) - {"--help"} for name, one in verbs.choices.items()}
-    assert found == {verb: names for verb, names in PROMISED.items() if verb}
+    options_of = {name: options(verb) - {"--help"} for name, verb in verbs.choices.items()}
+    assert options_of == {verb: names for verb, names in PROMISED.items() if verb}
 
 
 def test_every_verb_teaches(fedloom):
@@ -72,11 +72,18 @@ def test_run_and_report(fedloom, run_file, tmp_path):
     assert code == 0, err
     assert "tdcd: round 6 of 6" in err
     assert str(tmp_path / "a" / "report.html") in out
-    told = records(tmp_path / "a")
-    assert [line["round"] for line in told] == [0, 2, 4, 6]
-    assert told[-1]["iteration"] == 12
-    assert told[-1]["time"] == 6 * (3 * 10 + 2 * 1)  # rounds x (3 t_comm + Q t_comp)
-    assert set(told[-1]["metrics"]) >= {"accuracy", "f1", "precision", "recall", "auroc", "auprc"}
+    entries = records(tmp_path / "a")
+    assert [line["round"] for line in entries] == [0, 2, 4, 6]
+    assert entries[-1]["iteration"] == 12
+    assert entries[-1]["time"] == 6 * (3 * 10 + 2 * 1)  # rounds x (3 t_comm + Q t_comp)
+    assert set(entries[-1]["metrics"]) >= {
+        "accuracy",
+        "f1",
+        "precision",
+        "recall",
+        "auroc",
+        "auprc",
+    }
     manifest = json.loads((tmp_path / "a" / "manifest.json").read_text())
     assert manifest["seed"] == 3
     assert manifest["finished"]
@@ -107,8 +114,8 @@ def test_baselines(fedloom, run_file, tmp_path):
         assert name in out
         assert len(records(tmp_path / "a" / "baselines" / name)) == 2
     alone = records(tmp_path / "a" / "baselines" / "alone")[-1]
-    each = [metrics["accuracy"] for metrics in alone["by_silo"].values()]
-    assert alone["metrics"]["accuracy"] == pytest.approx(sum(each) / len(each))
+    accuracies = [metrics["accuracy"] for metrics in alone["by_silo"].values()]
+    assert alone["metrics"]["accuracy"] == pytest.approx(sum(accuracies) / len(accuracies))
 
 
 def test_compare(fedloom, run_file, tmp_path):
@@ -126,12 +133,12 @@ def test_compare(fedloom, run_file, tmp_path):
 
 def test_list(fedloom):
     code, out, _ = fedloom("list", "--json")
-    found = json.loads(out)
+    catalogue = json.loads(out)
     assert code == 0
-    assert set(found) == {"algorithms", "models", "datasets", "losses", "metrics"}
-    (tdcd,) = (entry for entry in found["algorithms"] if entry["name"] == "tdcd")
+    assert set(catalogue) == {"algorithms", "models", "datasets", "losses", "metrics"}
+    (tdcd,) = (entry for entry in catalogue["algorithms"] if entry["name"] == "tdcd")
     assert {"local_steps", "lr", "batch"} <= {field["name"] for field in tdcd["fields"]}
-    for kind, entries in found.items():
+    for kind, entries in catalogue.items():
         code, out, _ = fedloom("list", kind)
         assert code == 0
         for entry in entries:
@@ -156,7 +163,7 @@ def test_explain(fedloom, run_file, tmp_path):
 
 def test_data(fedloom, tmp_path):
     code, out, _ = fedloom("data", "--json", "--folder", tmp_path)
-    states = {one["name"]: one for one in json.loads(out)}
+    states = {state["name"]: state for state in json.loads(out)}
     assert code == 0
     assert states["iris"]["state"] == "bundled"
     assert states["mnist"]["state"] == "missing"
@@ -180,9 +187,9 @@ def test_sweep_goes_on(fedloom, run_file, tmp_path):
     short = ("--set", "algorithm.rounds=2", "--quiet")
     code, out, err = fedloom("sweep", run_file, *grid, *short, "--json")
     assert code == 0, err
-    told = json.loads(out)
-    assert len(told["runs"]) == 4
-    assert [one["seeds"] for one in told["best"]] == [2, 2]
+    results = json.loads(out)
+    assert len(results["runs"]) == 4
+    assert [point["seeds"] for point in results["best"]] == [2, 2]
     assert (tmp_path / "s" / "compare.png").is_file()
     first = {p: p.stat().st_mtime_ns for p in (tmp_path / "s").glob("*/manifest.json")}
     assert len(first) == 4

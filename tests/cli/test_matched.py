@@ -68,9 +68,9 @@ def test_check_says_it_in_the_verdict(tables, fedloom):
         lines[-1] == f"{tables / 'run.toml'}: sound, but without training rows: client bank/south"
     )
     code, out, _ = fedloom("check", tables / "run.toml", *few, "--json")
-    told = json.loads(out)
-    assert told["without_rows"] == ["bank/south"]
-    assert told["data"]["matched"] == {
+    verdict = json.loads(out)
+    assert verdict["without_rows"] == ["bank/south"]
+    assert verdict["data"]["matched"] == {
         "share": 0.4,
         "clients": {"bank": {"north": [40, 40], "south": [0, 60]}, "shop": {"all": [40, 100]}},
         "more": {"case were ignored": 60},

@@ -106,8 +106,8 @@ def without_canaries(tables, capsys):
         if code == 3:  # where it came from, as --debug shows it
             with pytest.raises(Exception) as problem:  # noqa: PT011
                 main(["--debug", *given])
-            told = capsys.readouterr()
-            shown_too = "".join(traceback.format_exception(problem.value)) + told.out + told.err
+            output = capsys.readouterr()
+            shown_too = "".join(traceback.format_exception(problem.value)) + output.out + output.err
             assert not CANARIES.findall(shown_too)
         assert not CANARIES.findall(shown.out + shown.err)
         return code, shown.out, shown.err
@@ -117,25 +117,25 @@ def without_canaries(tables, capsys):
 
 def written(folder, *but):
     """The texts in a folder, {name: text}, but for some folders."""
-    found = {}
+    files = {}
     for path in sorted(folder.rglob("*")):
         inside = path.relative_to(folder).parts
         if path.is_file() and path.suffix != ".safetensors" and not {*but} & {*inside}:
-            found["/".join(inside)] = path.read_bytes().decode("utf-8", "ignore")
-    return found
+            files["/".join(inside)] = path.read_bytes().decode("utf-8", "ignore")
+    return files
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_tables(damage, tables, without_canaries):
     path = tables / "north.csv"
-    spoil, told = DAMAGES[damage]
+    spoil, message = DAMAGES[damage]
     spoilt = spoil(path.read_text())
     path.write_bytes(spoilt if isinstance(spoilt, bytes) else spoilt.encode())
     for verb, *more in (["check"], ["run", "--out", tables / "out"]):
         code, _, err = without_canaries(verb, tables / "run.toml", *more)
         assert code == 3, (damage, err)
         assert len(err.splitlines()) == 1
-        assert re.search(told, err), err
+        assert re.search(message, err), err
     assert not (tables / "out").exists()
 
 

@@ -109,8 +109,8 @@ def test_tables_salt_keys_and_scores_of_a_federation(elsewhere, fedloom):
         words = ("predict", *files, *options.get(party, ("--for", "bank/north")))
         asked[party] = Started(words, env, elsewhere / f"{party}.log")
     codes = {party: process.wait(WITHIN) for party, process in asked.items()}
-    told = "".join(path.read_text() for path in elsewhere.glob("*.log"))
-    assert set(codes.values()) == {0}, told
+    logs = "".join(path.read_text() for path in elsewhere.glob("*.log"))
+    assert set(codes.values()) == {0}, logs
     assert len((elsewhere / "work" / "scores.csv").read_text().splitlines()) == 3
 
 
@@ -166,8 +166,8 @@ def test_a_sweep_goes_on_in_the_folder_it_was_started_in(elsewhere, fedloom, mon
         )
         logs = "".join(path.read_text() for path in (elsewhere / place).glob("sw/files/*.log"))
         assert code == 0, err + logs
-        (one,) = json.loads(out)["runs"]
-        assert (elsewhere / place / "sw" / one["name"] / "report.html").is_file()
+        (line,) = json.loads(out)["runs"]
+        assert (elsewhere / place / "sw" / line["name"] / "report.html").is_file()
 
 
 def test_outputs_of_other_verbs(elsewhere, fedloom):

@@ -79,10 +79,10 @@ def test_an_installed_plugin_is_used_from_a_run_file(installed, command, tmp_pat
     """Its algorithm, model, data set and metric, from run file to saved model."""
     code, out, err = command([installed], "list", "--json")
     assert code == 0, err
-    found = json.loads(out)
-    assert "broken" not in found
+    listed = json.loads(out)
+    assert "broken" not in listed
     for kind, name in ADDED.items():
-        assert name in [entry["name"] for entry in found[kind]]
+        assert name in [entry["name"] for entry in listed[kind]]
     short = ("--set", "algorithm.rounds=20", "--set", "evaluation.every=10")
     code, _, err = command(
         [installed], "run", EXAMPLE / "rings.toml", "--out", tmp_path / "out", "--quiet", *short
@@ -141,11 +141,11 @@ def test_broken_plugins_take_nothing_from_others(installed, command, tmp_path):
     code, out, err = command(places, "check", EXAMPLE / "rings.toml")
     assert code == 0, err
     code, out, err = command(places, "list", "--json")
-    found = json.loads(out)
+    listed = json.loads(out)
     assert code == 0, err
     for kind, name in ADDED.items():
-        assert name in [entry["name"] for entry in found[kind]]
-    told = {
+        assert name in [entry["name"] for entry in listed[kind]]
+    reasons = {
         "algorithm 'absent'": "No module named 'a_package_that_is_not_there'",
         "algorithm 'tdcd'": "must be a subclass of Algorithm",
         "model 'typo'": "has no attribute 'typo'",
@@ -154,10 +154,10 @@ def test_broken_plugins_take_nothing_from_others(installed, command, tmp_path):
         "metric 'half'": "ZeroDivisionError",
         "loss 'none'": "must be a class or a function",
     }
-    assert set(found["broken"]) == {f"{which} of broken-example" for which in told}
-    for which, why in told.items():
-        assert why in found["broken"][f"{which} of broken-example"]
-    names = {kind: [entry["name"] for entry in found[kind]] for kind in KINDS}
+    assert set(listed["broken"]) == {f"{which} of broken-example" for which in reasons}
+    for which, why in reasons.items():
+        assert why in listed["broken"][f"{which} of broken-example"]
+    names = {kind: [entry["name"] for entry in listed[kind]] for kind in KINDS}
     assert "half" not in names["metrics"], "a module that was imported by half"
     _, out, _ = command(places, "list")
     assert "algorithm 'absent' of broken-example cannot be loaded: ModuleNotFoundError" in out
@@ -205,13 +205,13 @@ def test_names_are_there_for_every_thread(tmp_path, monkeypatch):
         {"slow": "gadget_slow:slow"},
         gadget_slow="import time\ntime.sleep(0.3)\n\ndef slow(): pass\n",
     )
-    found = []
-    threads = [threading.Thread(target=lambda: found.append(gadgets["slow"])) for _ in range(4)]
+    names = []
+    threads = [threading.Thread(target=lambda: names.append(gadgets["slow"])) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(WITHIN)
-    assert len(found) == 4
+    assert len(names) == 4
 
 
 def test_a_name_of_any_type_is_only_unknown():

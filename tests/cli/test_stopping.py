@@ -47,8 +47,8 @@ def straight(tmp_path_factory):
 def same(folder, straight):
     for part in (".", "baselines/alone"):
         assert records(folder / part) == records(straight / part)
-        told = [json.loads((f / part / "ledger.json").read_text()) for f in (folder, straight)]
-        assert told[0] == told[1]
+        ledgers = [json.loads((f / part / "ledger.json").read_text()) for f in (folder, straight)]
+        assert ledgers[0] == ledgers[1]
         states = [load_checkpoint(f / part / "checkpoint.safetensors") for f in (folder, straight)]
         assert states[0].tensors.keys() == states[1].tensors.keys()
         assert all(v.equal(states[1].tensors[k]) for k, v in states[0].tensors.items())
@@ -221,20 +221,20 @@ def test_a_damaged_checkpoint_is_never_used(damage, run_file, tmp_path, fedloom)
     """The one before takes its place, which is said aloud; without one, it is named."""
     folder = tmp_path / "run"
     fedloom("run", run_file, "--out", folder, "--quiet")
-    path, told = folder / "checkpoint.safetensors", records(folder)
+    path, entries = folder / "checkpoint.safetensors", records(folder)
     whole = load_checkpoint(path)
     path.write_bytes(damage(path.read_bytes()))
     code, _, err = fedloom("run", "--resume", folder, "--quiet")
     assert code == 0, err
     assert f"warning: {path} is damaged" in err
     assert "Going on from the one before, of round 5" in err
-    assert records(folder) == told
+    assert records(folder) == entries
     again = load_checkpoint(path)
     assert again.round == 6
     assert all(a.equal(whole.tensors[name]) for name, a in again.tensors.items())
     before = folder / "checkpoint-5.safetensors"
-    for one in (path, before):
-        one.write_bytes(damage(one.read_bytes()))
+    for file in (path, before):
+        file.write_bytes(damage(file.read_bytes()))
     code, _, err = fedloom("run", "--resume", folder)
     assert code == 3
     assert f"{path} is damaged" in err

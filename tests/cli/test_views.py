@@ -30,9 +30,9 @@ def test_the_example(fedloom, tmp_path):
     code, _, err = fedloom("run", tmp_path / "a" / "run.toml", "--out", tmp_path / "b", "--quiet")
     assert code == 0, err
     assert records(tmp_path / "a") == records(tmp_path / "b")
-    code, told, err = fedloom("explain", EXAMPLE)
+    code, output, err = fedloom("explain", EXAMPLE)
     assert code == 0, err
-    assert "own-model" in told
+    assert "own-model" in output
 
 
 def test_the_papers_partition():
@@ -49,7 +49,7 @@ def test_the_papers_partition():
 
 
 @pytest.mark.parametrize(
-    ("setting", "told"),
+    ("setting", "message"),
     [
         ("partition.views={ash=[0], birch=[1], cedar=[0], doum=[1, 2]}", "nobody holds 3; give"),
         ("partition.views.doum=[4]", "'doum' has 4; there are 0 to 3"),
@@ -61,7 +61,7 @@ def test_the_papers_partition():
         ("data.name=breast-cancer", "cuts images"),
     ],
 )
-def test_what_is_refused(fedloom, setting, told):
+def test_what_is_refused(fedloom, setting, message):
     code, _, err = fedloom("check", EXAMPLE, "--set", setting)
     assert code in (2, 3), err
-    assert re.search(told, err), err
+    assert re.search(message, err), err

@@ -96,8 +96,8 @@ class ConstantSteps(TDCD):
 
 @cases.register(ConstantSteps)
 def constant_steps_cases(kind):
-    one, other = (each(local_steps=3, lr=InverseSqrt(0.3), batch=9) for each in (kind, Central))
-    return Cases([], [Twin("N = K = 1", one, other, 1, 1)])
+    own, pooled = (made(local_steps=3, lr=InverseSqrt(0.3), batch=9) for made in (kind, Central))
+    return Cases([], [Twin("N = K = 1", own, pooled, 1, 1)])
 
 
 @dataclass(frozen=True)
@@ -112,9 +112,9 @@ class SaysByRows(TDCD):
 class LessTheirMean(Protection):
     @by_rows
     def release(self, part, theta, batch, noise):
-        found = super().release(part, theta, batch, noise)
+        phi = super().release(part, theta, batch, noise)
         there = batch.mask[..., None]
-        return found - torch.where(there, found, 0).sum(-2, keepdim=True) / there.sum().clamp(min=1)
+        return phi - torch.where(there, phi, 0).sum(-2, keepdim=True) / there.sum().clamp(min=1)
 
 
 @dataclass(frozen=True)

@@ -33,28 +33,28 @@ def silos(count, algorithm=None):
 def test_the_total_is_the_ledgers(algorithm, head):
     learn, rows = sample_of(algorithm, head=head and algorithm.takes_head)
     run = Run(algorithm, learn, rows, seed=4)
-    found = explain(run)
+    explanation = explain(run)
     run.fit(1)
-    assert found.total() == run.ledger.of_round(0)
-    sent = [message for mine in found.by_party().values() for message in mine]
-    assert sorted(map(str, sent)) == sorted(map(str, found.sent))
-    assert sum(line.bytes for line in found.groups()) == run.ledger.total()
-    assert sum(line.messages for line in found.groups()) == len(found.sent)
+    assert explanation.total() == run.ledger.of_round(0)
+    sent = [message for messages in explanation.by_party().values() for message in messages]
+    assert sorted(map(str, sent)) == sorted(map(str, explanation.sent))
+    assert sum(line.bytes for line in explanation.groups()) == run.ledger.total()
+    assert sum(line.messages for line in explanation.groups()) == len(explanation.sent)
 
 
 def test_the_run_is_left_alone():
-    mine = Run(TDCD(local_steps=2, batch=12), task(), placement(), schedule=Drawn(0.5)).fit(2)
+    run = Run(TDCD(local_steps=2, batch=12), task(), placement(), schedule=Drawn(0.5)).fit(2)
     other = Run(TDCD(local_steps=2, batch=12), task(), placement(), schedule=Drawn(0.5)).fit(2)
-    fed, state, round = mine.fed, mine.state, mine.round
-    explain(mine)
-    assert (mine.fed is fed, mine.state is state, mine.round) == (True, True, round)
-    assert list(mine.ledger) == list(other.ledger)
-    assert torch.equal(mine.fit(4).predict(), other.fit(4).predict())
+    fed, state, round = run.fed, run.state, run.round
+    explain(run)
+    assert (run.fed is fed, run.state is state, run.round) == (True, True, round)
+    assert list(run.ledger) == list(other.ledger)
+    assert torch.equal(run.fit(4).predict(), other.fit(4).predict())
 
 
 def test_what_leaves_each_party():
-    found = explain_algorithm("tdcd")
-    leaves = found.by_party()
+    explanation = explain_algorithm("tdcd")
+    leaves = explanation.by_party()
     kinds = [message.kind for message in leaves[Client("bank", "0")]]
     assert kinds == ["embedding", "update"]
     across = [m for m in leaves["bank"] if m.kind == "hub-embedding"]
@@ -63,7 +63,7 @@ def test_what_leaves_each_party():
     assert (value.shape, value.dtype) == ((100, 3), "float32")
     assert (mask.shape, mask.dtype) == ((100,), "bool")
     assert across[0].bytes == 100 * 3 * 4 + 100
-    assert [(work.after, work.steps) for work in found.work] == [(4, 10)]
+    assert [(work.after, work.steps) for work in explanation.work] == [(4, 10)]
 
 
 def test_lines_are_grouped_for_people():
@@ -83,21 +83,21 @@ def test_a_big_model_is_summed_up():
 
 @pytest.mark.parametrize("name", list(algorithms))
 def test_in_words(name):
-    found = explain_algorithm(name)
-    text = found.text()
-    for kind, about in found.about().items():
+    explanation = explain_algorithm(name)
+    text = explanation.text()
+    for kind, about in explanation.about().items():
         assert kind in text
         assert about in text
-    assert text.count(UNPROTECTED) >= len(found.about())
+    assert text.count(UNPROTECTED) >= len(explanation.about())
     assert "clients of" in text
     assert "step" in text
-    assert f"{sum(m.bytes for m in found.sent if m.tier == 'bottom'):,} bytes" in text
+    assert f"{sum(m.bytes for m in explanation.sent if m.tier == 'bottom'):,} bytes" in text
 
 
 def test_steps_that_repeat_are_told_once():
-    found = explain_algorithm("tdcd-private-labels")
-    assert [part.times for part in repeats(list(found.steps()))] == [1, 10, 1]
-    text = found.text()
+    explanation = explain_algorithm("tdcd-private-labels")
+    assert [part.times for part in repeats(list(explanation.steps()))] == [1, 10, 1]
+    text = explanation.text()
     assert "10 times:" in text
     assert text.count("derivatives of the loss") == 1
     fresh = explain(silos(2, TDCDPrivateLabels(batch=10, local_steps=4, minibatch="fresh")))
@@ -113,8 +113,8 @@ def test_the_diagram_in_characters():
 
 
 def test_json_is_json_and_whole():
-    found = explain_algorithm("central")
-    saved = json.loads(json.dumps(found.to_json()))
+    explanation = explain_algorithm("central")
+    saved = json.loads(json.dumps(explanation.to_json()))
     assert saved["algorithm"] == "central"
     assert saved["bytes"] == sum(line["bytes"] for line in saved["lines"])
     assert {line["protection"] for line in saved["lines"]} == {UNPROTECTED}
@@ -128,14 +128,14 @@ def test_json_is_json_and_whole():
 
 
 def test_many_silos_share_a_lane():
-    found = explain(silos(12, TDCDPrivateLabels(batch=20, local_steps=2, labels_at="silo 9")))
-    lanes = lanes_of(found, 3)
+    explanation = explain(silos(12, TDCDPrivateLabels(batch=20, local_steps=2, labels_at="silo 9")))
+    lanes = lanes_of(explanation, 3)
     assert [lane.party for lane in lanes] == [
         "silo 0", "silo 0", "silo 1", "silo 1", "silo 9", "silo 9", ""
     ]  # fmt: skip
-    collected = next(line for line in found.groups() if line.kind == "hub-embedding")
+    collected = next(line for line in explanation.groups() if line.kind == "hub-embedding")
     assert sorted(arrows(lanes, collected)) == [(1, 4), (2, 4), (6, 4)]
-    assert "10 more" in found.text()
+    assert "10 more" in explanation.text()
 
 
 @pytest.mark.parametrize("count", [1, 2, 12])

@@ -57,20 +57,20 @@ class Keys:
 
 def opened(keys, timing=QUICK, notes=None, run=RUN, only=None):
     """A transport for every party, connected."""
-    found, ports = {}, {}
+    transports, ports = {}, {}
     for hub in keys.silos:
         earlier = keys.silos[: keys.silos.index(hub)]
         dials = {other: keys.address(other, ports[other]) for other in earlier}
         note = _noting(hub, notes)
-        found[hub] = GrpcTransport(
+        transports[hub] = GrpcTransport(
             hub, run, keys.made[hub], dials=dials, door=keys.door(hub), timing=timing, note=note
         )
-        found[hub].open()
-        ports[hub] = found[hub].port
+        transports[hub].open()
+        ports[hub] = transports[hub].port
     for silo in keys.topology.silos:
         for client in keys.topology.of(silo):
-            found[client] = dialling(keys, client, ports[silo], timing, notes, run)
-    return found
+            transports[client] = dialling(keys, client, ports[silo], timing, notes, run)
+    return transports
 
 
 def dialling(keys, client, port, timing=QUICK, notes=None, run=RUN, identity=None):

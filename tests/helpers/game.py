@@ -55,8 +55,8 @@ def measured_mu(ratios, truth, confidence=0.95):
 
 def candidates(games, seed, far):
     """For each game two records, far from each other: clipped, they are opposites."""
-    drawn = torch.Generator().manual_seed(seed)
-    away = torch.randn(games, FEATURES, generator=drawn, dtype=torch.float64)
+    draw = torch.Generator().manual_seed(seed)
+    away = torch.randn(games, FEATURES, generator=draw, dtype=torch.float64)
     return -far * away, far * away
 
 
@@ -70,13 +70,13 @@ class Table:
 
     def placement(self, world):
         """Everybody's rows where the first records are those of `world`: 0, 1 or the truth."""
-        drawn, games = torch.Generator().manual_seed(99), len(self.truth)
-        x = torch.randn(games, self.records, FEATURES, generator=drawn, dtype=torch.float64)
+        draw, games = torch.Generator().manual_seed(99), len(self.truth)
+        x = torch.randn(games, self.records, FEATURES, generator=draw, dtype=torch.float64)
         second = torch.from_numpy(self.truth) if world is None else torch.full((games,), world == 1)
         x[:, 0] = torch.where(second[:, None], self.pair[1], self.pair[0])
-        y = torch.randint(CLASSES, (games, self.records), generator=drawn)
+        y = torch.randint(CLASSES, (games, self.records), generator=draw)
         ids = np.arange(games * self.records).reshape(games, self.records)
-        other = torch.randn(games * self.records, 2, generator=drawn, dtype=torch.float64)
+        other = torch.randn(games * self.records, 2, generator=draw, dtype=torch.float64)
         silo = {str(k): Shard(ids[k], x[k], y[k]) for k in range(games)}
         master = {"0": Shard(ids.ravel(), other, y.ravel())}
         return Placement.of({SILO: silo, MASTER: master})
@@ -106,11 +106,11 @@ class Seen:
 
     def sent(self):
         """{client: [(kind, payload)]}"""
-        found = defaultdict(list)
+        messages = defaultdict(list)
         for (_, kind, source, _), payload in self.passed.items():
             if isinstance(source, Client) and source.silo == SILO:
-                found[source].append((kind, payload))
-        return found
+                messages[source].append((kind, payload))
+        return messages
 
 
 class World(PartyEngine):
@@ -124,10 +124,10 @@ class World(PartyEngine):
     )
 
     def row_noise(self, where, ids, sizes, once=False):
-        drawn = super().row_noise(where, ids, sizes, once)
+        noise_k = super().row_noise(where, ids, sizes, once)
         if self.real:
-            return drawn
-        found = {}
+            return noise_k
+        replaced = {}
         for client in self._clients():
             rows = ids.flatten()[where.real(client)]
             number = len(self.asked[client])
@@ -135,15 +135,15 @@ class World(PartyEngine):
             noise = torch.zeros(len(rows), sizes[client.silo][0], dtype=self.dtype)
             if self.chosen is not None and client in self.chosen:
                 noise = self.chosen[client][number]
-            mine = Noise(noise, torch.zeros(len(rows), 0, dtype=self.dtype))
-            found[client] = among_padding(mine, where.slots[client] >= 0)
-        return Held(found)
+            own_noise = Noise(noise, torch.zeros(len(rows), 0, dtype=self.dtype))
+            replaced[client] = among_padding(own_noise, where.slots[client] >= 0)
+        return Held(replaced)
 
     def noise(self, ids, steps, sizes):
-        drawn = super().noise(ids, steps, sizes)
+        noise_k = super().noise(ids, steps, sizes)
         if self.real:
-            return drawn
-        return Held({c: torch.zeros_like(drawn.get(c, "noise")) for c in drawn.clients()})
+            return noise_k
+        return Held({c: torch.zeros_like(noise_k.get(c, "noise")) for c in noise_k.clients()})
 
 
 def run_world(algorithm, table, head, rounds, seed, world=None, real=None, chosen=None):
@@ -178,8 +178,8 @@ def log_ratio(value, means, deviation):
 
 
 def flat(payload):
-    found = [a.double().flatten() for a in tree.tensors(payload)]
-    return torch.cat(found) if found else torch.zeros(0, dtype=torch.float64)
+    parts = [a.double().flatten() for a in tree.tensors(payload)]
+    return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
 
 
 def play_games(algorithm, table, head, rounds, seed):
@@ -241,13 +241,13 @@ def _of_others(each, truth):
     """By one message of every client: its noise is what is left of it in the true world."""
     left = [value - (two if truth[int(name)] else one) for name, (value, one, two) in each.items()]
     deviation = float(torch.cat(left).std()) if sum(map(len, left)) > 1 else 0.0
-    found = {}
+    differences = {}
     for name, (value, one, two) in each.items():
         if not len(value) or float((one - two).abs().max()) < SAME:
             continue
         if deviation < SAME:
             near = float((value - one).norm() - (value - two).norm())
-            found[name] = math.copysign(SURE, near)
+            differences[name] = math.copysign(SURE, near)
         else:
-            found[name] = log_ratio(value, (one, two), deviation)
-    return found
+            differences[name] = log_ratio(value, (one, two), deviation)
+    return differences

@@ -11,21 +11,21 @@ def plain_tdcd(modules, shards, labels, loss, minibatches, lr, fresh):
     minibatches: per round a list of lists of rows (Q lists if fresh, one otherwise); lr: per round
     a list of Q step sizes; loss: (scores [b, d], labels [b]) -> mean. Returns the hubs' modules."""
     hubs = {silo: copy.deepcopy(module) for silo, module in modules.items()}
-    for drawn, etas in zip(minibatches, lr, strict=True):
+    for ids, etas in zip(minibatches, lr, strict=True):
         embeddings = {}  # (silo, row) -> embedding at the start of the round
         for silo, clients in shards.items():
-            for held in clients:
-                for row in {row for rows in drawn for row in rows} & held.keys():
+            for rows_of in clients:
+                for row in {row for rows in ids for row in rows} & rows_of.keys():
                     with torch.no_grad():
-                        embeddings[silo, row] = hubs[silo](held[row][None])[0]
+                        embeddings[silo, row] = hubs[silo](rows_of[row][None])[0]
         for silo, clients in shards.items():
             trained = []
-            for held in clients:
+            for rows_of in clients:
                 model = copy.deepcopy(hubs[silo])
                 for q, eta in enumerate(etas):
-                    rows = [row for row in drawn[q if fresh else 0] if row in held]
+                    rows = [row for row in ids[q if fresh else 0] if row in rows_of]
                     if rows:
-                        own = model(torch.stack([held[row] for row in rows]))
+                        own = model(torch.stack([rows_of[row] for row in rows]))
                         others = [other for other in shards if other != silo]
                         rest = torch.stack(
                             [

@@ -33,19 +33,19 @@ def plain_visits(
             if oldest is not None:
                 others = {m: [rows[j] for j in visitors if j != m] for m in models}
                 for m in models:  # called once, for the rows of all the others
-                    if any((k - sent[m][each] > oldest).any() for each in others[m]):
+                    if any((k - sent[m][row] > oldest).any() for row in others[m]):
                         calls.append(m)
-                        for each in others[m]:
-                            fresh(m, each)
-            slopes, steps = {}, []
+                        for row in others[m]:
+                            fresh(m, row)
+            gradients, steps = {}, []
             for m in visitors:
                 taus += [k - sent[o][rows[m]] for o in models if o != m]
                 h = {o: table[o][rows[m]].clone() for o in models}
                 h[m].requires_grad_()
                 per_row = loss(head(h), y[rows[m]])
                 wanted = [h[m], *head.parameters()]
-                slope, *down = torch.autograd.grad(per_row.sum(), wanted)
-                slopes[m] = slope
+                gradient, *down = torch.autograd.grad(per_row.sum(), wanted)
+                gradients[m] = gradient
                 steps.append([g / len(per_row) for g in down])
             with torch.no_grad():
                 for p, *down in zip(head.parameters(), *steps, strict=True):
@@ -56,7 +56,7 @@ def plain_visits(
                     optimizer = torch.optim.SGD(models[m].parameters(), lr=now, weight_decay=l2)
                     optimizer.zero_grad()
                     h = models[m](x[m][rows[m]])
-                    h.backward(slopes[m] / len(h))
+                    h.backward(gradients[m] / len(h))
                     optimizer.step()
             seen.update(visitors)
             k += 1

@@ -48,12 +48,12 @@ def finish(made, run):
 
 
 def finish_one(made, run, party, rounds=None):
-    held, out = run.snapshot(), made.of(party) / "out"
+    trained, out = run.snapshot(), made.of(party) / "out"
     out.mkdir(exist_ok=True)
-    rounds = rounds or held.round
-    mine = {name: {p: v for p, v in at.items() if p == party} for name, at in held.state.items()}
-    one = Snapshot(rounds, mine, held.ledger, held.record, None, held.releases)
-    save_checkpoint(out / CHECKPOINT, one, (), 0.0)
+    rounds = rounds or trained.round
+    own = {name: {p: v for p, v in at.items() if p == party} for name, at in trained.state.items()}
+    snapshot = Snapshot(rounds, own, trained.ledger, trained.record, None, trained.releases)
+    save_checkpoint(out / CHECKPOINT, snapshot, (), 0.0)
     agreed = Agreement.read(made.folder / "agreement.json").to_json()
     of = fingerprint(RunFile.read(made.folder / "run.toml"), agreed)
     (out / "done.json").write_text(json.dumps({"rounds": rounds, "run": of}))

@@ -47,7 +47,7 @@ FORMS = {  # what of their options changes what leaves a client; all others are 
 
 
 def private(name):
-    return any(one.name == "privacy" for one in fields(algorithms[name]))
+    return any(field.name == "privacy" for field in fields(algorithms[name]))
 
 
 def privacy_of(mode, mu, releases):
@@ -101,8 +101,8 @@ def test_a_guarantee_holds(name, form, mode, steps, head):
     assert spent["guarantee"]
     assert measured_mu(ratios, truth, confidence=0.999) <= spent["mu"] <= MU * (1 + 1e-9)
     # has the attacker eyes? Embeddings alone tell so much of candidates so far apart
-    told = float(fed.releases.of("games")[0].max() * algorithm.scales.release)
-    assert ratios[truth].mean() - ratios[~truth].mean() > 0.1 * told
+    released = float(fed.releases.of("games")[0].max() * algorithm.scales.release)
+    assert ratios[truth].mean() - ratios[~truth].mean() > 0.1 * released
 
 
 def test_every_private_algorithm_is_played():
@@ -128,12 +128,12 @@ def test_the_attack_is_as_strong_as_can_be(mode):
 def play(privacy, truth, pair, seed, rounds, records=4, lr=0.5):
     """VAFL where each client of the silo is one game: its first record is one of two. Returns the
     run, and what each client was sent and sent in each round."""
-    drawn, games = torch.Generator().manual_seed(99), len(truth)
-    x = torch.randn(games, records, FEATURES, generator=drawn, dtype=torch.float64)
+    draw, games = torch.Generator().manual_seed(99), len(truth)
+    x = torch.randn(games, records, FEATURES, generator=draw, dtype=torch.float64)
     x[:, 0] = torch.where(torch.from_numpy(truth)[:, None], pair[1], pair[0])
-    y = torch.randint(2, (games, records), generator=drawn)
+    y = torch.randint(2, (games, records), generator=draw)
     ids = np.arange(games * records).reshape(games, records)
-    other = torch.randn(games * records, 2, generator=drawn, dtype=torch.float64)
+    other = torch.randn(games * records, 2, generator=draw, dtype=torch.float64)
     silo = {str(k): Shard(ids[k], x[k], y[k]) for k in range(games)}
     rows = Placement.of({"games": silo, "master": {"0": Shard(ids.ravel(), other, y.ravel())}})
     head = linear(WIDTH, 2) if privacy.mode == "frozen" else None
@@ -157,10 +157,10 @@ def play(privacy, truth, pair, seed, rounds, records=4, lr=0.5):
 
 def order_of(run, client, round):
     """Which of its records a client's rows of a minibatch are, in their order."""
-    drawn = run.fed.streams.common("minibatch", round, 0).sample(run.fed.size, run.fed.size)
+    ids = run.fed.streams.common("minibatch", round, 0).sample(run.fed.size, run.fed.size)
     owner, names = run.placement.owner["games"], run.placement.topology.clients["games"]
-    mine = [row for row in drawn.tolist() if owner[row] == names.index(client)]
-    return [int(run.placement.ids[row]) % len(mine) for row in mine]
+    own = [row for row in ids.tolist() if owner[row] == names.index(client)]
+    return [int(run.placement.ids[row]) % len(own) for row in own]
 
 
 def embedded(theta, x):
@@ -169,14 +169,14 @@ def embedded(theta, x):
     return z * torch.clamp(CLIP / z.norm(dim=-1, keepdim=True), max=1)
 
 
-def pulled(theta, x, slope):
-    return (embedded(theta, x) * slope).sum()
+def pulled(theta, x, gradient):
+    return (embedded(theta, x) * gradient).sum()
 
 
-def follow(theta, world, slopes, lr):
+def follow(theta, world, gradients, lr):
     """The block after a step on these records."""
-    found = grad(pulled)(theta, world, slopes)
-    return {part: theta[part] - lr * found[part] / len(world) for part in theta}
+    by_theta = grad(pulled)(theta, world, gradients)
+    return {part: theta[part] - lr * by_theta[part] / len(world) for part in theta}
 
 
 def test_noise_alone_guarantees_nothing():
@@ -187,20 +187,20 @@ def test_noise_alone_guarantees_nothing():
     truth, ratios = np.arange(games) % 2 == 1, []
     pair = candidates(games, 2, far=2)
     for game in range(games):
-        own = [one[game : game + 1] for one in pair]
+        own = [value[game : game + 1] for value in pair]
         given = {"seed": game, "rounds": rounds, "records": 200, "lr": lr}
         run, seen, x = play(privacy, truth[game : game + 1], own, **given)
         total, paths = 0.0, [seen["0", 0, "model"].block] * 2
         for round in range(rounds):
             order = order_of(run, "0", round)
-            worlds = [torch.cat([one, x[0, 1:]])[order] for one in own]
-            sent, slopes = seen["0", round, "embedding"], seen["0", round, "own-slope"].value
+            worlds = [torch.cat([value, x[0, 1:]])[order] for value in own]
+            sent, gradients = seen["0", round, "embedding"], seen["0", round, "own-slope"].value
             means = [embedded(theta, world) for theta, world in zip(paths, worlds, strict=True)]
             total += log_ratio(sent, means, privacy.noise)
             both = zip(paths, worlds, strict=True)
-            paths = [follow(theta, world, slopes, lr) for theta, world in both]
+            paths = [follow(theta, world, gradients, lr) for theta, world in both]
         ratios.append(total)
-    told = run.add_record().privacy
-    assert told["mu"] == pytest.approx(2 * CLIP / 10.0 * math.sqrt(rounds))
-    assert measured_mu(np.array(ratios), truth) > told["mu"]
-    assert not told["guarantee"]
+    spent = run.add_record().privacy
+    assert spent["mu"] == pytest.approx(2 * CLIP / 10.0 * math.sqrt(rounds))
+    assert measured_mu(np.array(ratios), truth) > spent["mu"]
+    assert not spent["guarantee"]

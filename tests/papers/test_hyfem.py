@@ -61,7 +61,7 @@ def fedprox(run, mu, rounds):
     owner, settings = run.placement.owner["views"], run.algorithm
     whole = {name: a.detach().clone() for name, a in module.named_parameters()}
     for round in range(rounds):
-        each = []
+        models = []
         for client in range(4):
             with torch.no_grad():
                 for name, a in module.named_parameters():
@@ -69,18 +69,18 @@ def fedprox(run, mu, rounds):
             for q in range(settings.local_steps):
                 stream = run.fed.streams.common("minibatch", round, q)
                 ids = torch.from_numpy(stream.sample(len(y), settings.batch))
-                mine = ids[owner[ids] == client]
-                if not len(mine):
+                own = ids[owner[ids] == client]
+                if not len(own):
                     continue
                 module.zero_grad()
-                loss = F.cross_entropy(module(x[mine]), y[mine])
+                loss = F.cross_entropy(module(x[own]), y[own])
                 far = sum(((a - whole[n]) ** 2).sum() for n, a in module.named_parameters())
                 (loss + mu * far).backward()
                 with torch.no_grad():
                     for a in module.parameters():
                         a -= settings.lr * a.grad
-            each.append({name: a.detach().clone() for name, a in module.named_parameters()})
-        whole = {name: torch.stack([mine[name] for mine in each]).mean(0) for name in whole}
+            models.append({name: a.detach().clone() for name, a in module.named_parameters()})
+        whole = {name: torch.stack([own[name] for own in models]).mean(0) for name in whole}
     return whole
 
 
@@ -91,8 +91,8 @@ def test_with_all_views_and_pi_fixed_it_is_fedprox(engine, mu):
     algorithm = HyFEMProx(local_steps=4, lr=0.2, batch=16, sweeps=0, mu=mu)
     options = {"precision": "float64", "seed": 3, "engine": engine}
     run = Run(algorithm, task(), small_set(ALL), **options).fit(5)
-    found = run.algorithm.blocks(run.fed, run.state)["views"].block
-    assert tree.largest_difference(found, fedprox(run, mu, 5)) <= 1e-10
+    block = run.algorithm.blocks(run.fed, run.state)["views"].block
+    assert tree.largest_difference(block, fedprox(run, mu, 5)) <= 1e-10
 
 
 def test_matching_does_nothing_where_nothing_is_out_of_place():
@@ -113,12 +113,12 @@ def test_the_regulariser_has_a_gradient():
     start = part.initial(run.fed.streams)
     theta = tree.map_tensors(lambda a: a + 0.1, start)
     batch, _ = run.fed.minibatch(torch.arange(48))
-    mine = next(iter(run.fed.read(batch).values()))
-    slopes = [
-        torch.func.grad(kind(mu=mu).objective)(theta, start, part, mine)
+    rows = next(iter(run.fed.read(batch).values()))
+    gradients = [
+        torch.func.grad(kind(mu=mu).objective)(theta, start, part, rows)
         for kind, mu in ((HyFEMProx, 0.7), (HyFEMProx, 0.0))
     ]
-    for with_mu, without in zip(*map(tree.tensors, slopes), strict=True):
+    for with_mu, without in zip(*map(tree.tensors, gradients), strict=True):
         assert (with_mu - without - 2 * 0.7 * 0.1).abs().max() <= 1e-12
 
 
@@ -171,8 +171,8 @@ def test_the_objective_never_rises_within_a_sweep_in_a_run():
             nets[name] = perceptron(own_model(own, views, pi).block, inputs[name])
         whole = perceptron(theta.block, columns(theta.block, [0, 1, 2]))
         maps = {n: tuple(np.arange(len(b)) for b in net.biases[:-1]) for n, net in nets.items()}
-        found = match(whole, nets, maps, sweeps=4)
-        for layer in found.objective:
+        matched = match(whole, nets, maps, sweeps=4)
+        for layer in matched.objective:
             for values in layer:
                 assert all(b <= a + 1e-12 for a, b in itertools.pairwise(values))
             assert layer[-1][-1] <= layer[0][0]
@@ -181,16 +181,16 @@ def test_the_objective_never_rises_within_a_sweep_in_a_run():
 def test_the_papers_partition():
     """58 of 480 cells of class and view are never used: 12.08 %."""
     assert unused_cells(HYFEM_CLASSES, HYFEM_VIEWS, 40, 12) == 58
-    assert {len(mine) for mine in HYFEM_CLASSES.values()} == {15}
-    assert {len(mine) for mine in HYFEM_VIEWS.values()} == {6}
+    assert {len(classes) for classes in HYFEM_CLASSES.values()} == {15}
+    assert {len(classes) for classes in HYFEM_VIEWS.values()} == {6}
     federated = class_view_cut(made_up(40, 12, 400), HYFEM_CLASSES, HYFEM_VIEWS)
     assert federated.notes == ("58 of 480 cells of class and view are at no client (12.08%)",)
     rows = federated.train
     y, owner = rows.labels(), rows.owner["views"]
     for k, name in enumerate(rows.topology.clients["views"]):
-        mine = rows.x["views"][owner == k]
+        classes = rows.x["views"][owner == k]
         assert set(y[owner == k].tolist()) == set(HYFEM_CLASSES[name])
-        seen = (mine != 0).flatten(2).any(2).any(0)
+        seen = (classes != 0).flatten(2).any(2).any(0)
         assert seen.nonzero().flatten().tolist() == sorted(HYFEM_VIEWS[name])
     assert rows.size == 8 * 8 * 15  # rows of a class, clients, classes of a client
     assert federated.test.size == 80
@@ -203,7 +203,7 @@ def test_rows_can_be_dealt_out_once():
     views = {"a": [0, 1], "b": [1, 2], "c": [0, 2]}
     whole = class_view_cut(data, classes, views).train
     dealt = class_view_cut(data, classes, views, overlap=False).train
-    things = [one.split("@")[0] for one in dealt.ids.tolist()]
+    things = [row.split("@")[0] for row in dealt.ids.tolist()]
     assert len(set(things)) == len(things) == int((~data.test).sum())
     assert whole.size == 2 * dealt.size
 
@@ -227,8 +227,8 @@ def test_both_accuracies_are_recorded():
     scores = part.embed(thetas, x.float())
     assert last["accuracy"] == pytest.approx(float((scores.argmax(1) == y).float().mean()))
     hits = []
-    for name, mine in views.items():
-        own = part.embed(thetas, masked_to(x, mine).float())
+    for name, own_views in views.items():
+        own = part.embed(thetas, masked_to(x, own_views).float())
         assert torch.allclose(run.predict(run.test, client=name), own, atol=1e-5)
         hits.append(float((own.argmax(1) == y).float().mean()))
     assert last["local_accuracy"] == pytest.approx(sum(hits) / 3)
@@ -338,7 +338,7 @@ def test_what_is_refused(settings, message):
 
 
 def test_models_and_data_that_do_not_fit():
-    rows, one = small_set(ALL), made_up()
+    rows, model = small_set(ALL), made_up()
     other = Task({"views": mlp(12, [5], 3, flatten=True)}, "cross-entropy")
     with pytest.raises(ModelError, match="needs the model 'multiview'"):
         Run(HyFEMAvg(batch=None), other, rows)
@@ -354,4 +354,6 @@ def test_models_and_data_that_do_not_fit():
     with pytest.raises(SettingError, match="for the same clients"):
         class_view_cut(made_up(), {"a": [0]}, {"b": [0]})
     with pytest.raises(DataError, match="several blocks of one shape"):
-        class_view_cut(replace(one, blocks={"only": one.blocks["view 0"]}), {"a": [0]}, {"a": [0]})
+        class_view_cut(
+            replace(model, blocks={"only": model.blocks["view 0"]}), {"a": [0]}, {"a": [0]}
+        )

@@ -16,9 +16,9 @@ SECRETS = Secrets("a run", {"a": bytes(range(32)), "b": bytes(range(1, 33))})
 
 def run_of(blocks, clients, *, batch=None, secrets=None):
     """Two silos with as many columns as their embeddings have numbers; silo a is looked into."""
-    drawn = torch.Generator().manual_seed(0)
-    x = {silo: torch.randn(60, WIDTH, generator=drawn, dtype=torch.float64) for silo in "ab"}
-    y = torch.randint(WIDTH, (60,), generator=drawn)
+    draw = torch.Generator().manual_seed(0)
+    x = {silo: torch.randn(60, WIDTH, generator=draw, dtype=torch.float64) for silo in "ab"}
+    y = torch.randint(WIDTH, (60,), generator=draw)
     rows = partition(x, y, dict.fromkeys(x, clients), seed=3)
     task = Task(blocks, "cross-entropy")
     algorithm = TDCD(local_steps=1, lr=0.1, batch=batch)
@@ -40,8 +40,8 @@ def watched(run, kinds):
     return seen
 
 
-def r2(found, rows):
-    return float(1 - (found - rows).square().sum() / (rows - rows.mean(0)).square().sum())
+def r2(guessed, rows):
+    return float(1 - (guessed - rows).square().sum() / (rows - rows.mean(0)).square().sum())
 
 
 def inverted(block, sent):
@@ -62,9 +62,9 @@ def test_embeddings_are_rows_for_who_has_the_block(secrets):
     assert r2(inverted(own, sent), rows) > 1 - 1e-9
     by_others = r2(inverted(public, sent), rows)
     assert by_others > 1 - 1e-9 if secrets is None else by_others < 0.5
-    told = explain(run).text()
-    assert "In silos a, b an embedding has as many numbers as a row, or more" in told
-    assert "drawn from the seed of the run file, so all parties know them" in " ".join(told.split())
+    text = explain(run).text()
+    assert "In silos a, b an embedding has as many numbers as a row, or more" in text
+    assert "drawn from the seed of the run file, so all parties know them" in " ".join(text.split())
 
 
 def test_the_update_of_one_row_is_the_row():
@@ -84,8 +84,8 @@ def test_the_update_of_one_row_is_the_row():
         weight = next(name for name in moved if name.endswith("weight"))
         bias = moved[weight.replace("weight", "bias")]
         most = int(bias.abs().argmax())
-        found = moved[weight][most] / bias[most]
-        assert torch.allclose(found, run.placement.x["a"][rows[0]], atol=1e-6)
+        inverted = moved[weight][most] / bias[most]
+        assert torch.allclose(inverted, run.placement.x["a"][rows[0]], atol=1e-6)
         exact += 1
     assert exact >= 5
     assert "a single row in the minibatch" in explain(run).text()
@@ -98,6 +98,6 @@ def test_every_message_says_what_it_gives_away():
 
     harmless = {"model", "head", "top", "own-model", "recall"}
     for name in algorithms:
-        found = explain_algorithm(name)
-        for kind, reveals in found.reveals().items():
+        explanation = explain_algorithm(name)
+        for kind, reveals in explanation.reveals().items():
             assert reveals or kind in harmless, f"{name}: {kind}"

@@ -56,12 +56,12 @@ def stepped(theta, x, noise, objective):
     theta = {name: value.clone().requires_grad_() for name, value in theta.items()}
     for _ in range(Q):
         weight, bias = theta.values()
-        slopes = torch.autograd.grad(
+        gradients = torch.autograd.grad(
             objective(torch.tanh(x @ weight.T + bias + noise)), list(theta.values())
         )
         with torch.no_grad():
-            for value, slope in zip(theta.values(), slopes, strict=True):
-                value -= LR * slope
+            for value, gradient in zip(theta.values(), gradients, strict=True):
+                value -= LR * gradient
     return {name: value.detach() for name, value in theta.items()}
 
 
@@ -86,9 +86,9 @@ SETTINGS = {"lr": LR, "batch": BATCH, "local_steps": Q, "privacy": NOISY}
 def test_derivatives_that_come_back_go_through_the_perturbed_embedding(algorithm, slope):
     seen, x, _ = listened(algorithm)
     assert set(seen) == set(x)
-    for silo, told in seen.items():
-        theta, sent, back = (told[kind] for kind in ("model", "embedding", slope))
-        noise, new = noise_in(sent, theta.block, x[silo]), told["update"].block
+    for silo, gradient_rows in seen.items():
+        theta, sent, back = (gradient_rows[kind] for kind in ("model", "embedding", slope))
+        noise, new = noise_in(sent, theta.block, x[silo]), gradient_rows["update"].block
         assert noise.std() > 0.3
 
         def pulled(phi, back=back):
@@ -106,9 +106,9 @@ def test_derivatives_that_come_back_go_through_the_perturbed_embedding(algorithm
 def test_steps_with_the_own_embedding_fresh_take_it_clean(algorithm):
     seen, x, y = listened(algorithm)
     assert set(seen) == set(x)
-    for silo, told in seen.items():
-        theta, sent, rest = (told[kind] for kind in ("model", "embedding", "rest"))
-        noise, new = noise_in(sent, theta.block, x[silo]), told["update"].block
+    for silo, gradient_rows in seen.items():
+        theta, sent, rest = (gradient_rows[kind] for kind in ("model", "embedding", "rest"))
+        noise, new = noise_in(sent, theta.block, x[silo]), gradient_rows["update"].block
 
         def loss(phi, rest=rest):
             return F.cross_entropy(phi + rest.value, y)

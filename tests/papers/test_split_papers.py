@@ -81,10 +81,10 @@ def head_of(run):
     return part.head.with_params(part.initial(run.fed.streams).head)
 
 
-def apart(found, wanted):
+def apart(actual, wanted):
     return max(
         float((a - b).detach().abs().max())
-        for a, b in zip(found.parameters(), wanted.parameters(), strict=True)
+        for a, b in zip(actual.parameters(), wanted.parameters(), strict=True)
     )
 
 

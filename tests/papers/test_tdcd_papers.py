@@ -66,17 +66,17 @@ def initial(run):
 
 def shards_of(placement):
     return {
-        silo: [{int(i): x for i, x in zip(s.ids, s.x, strict=True)} for s in held.values()]
-        for silo, held in placement.shards().items()
+        silo: [{int(i): x for i, x in zip(s.ids, s.x, strict=True)} for s in shards.values()]
+        for silo, shards in placement.shards().items()
     }
 
 
 def largest(run, modules):
-    found = [dict(run.export(silo).named_parameters()) for silo in modules]
+    models = [dict(run.export(silo).named_parameters()) for silo in modules]
     wanted = [dict(module.named_parameters()) for module in modules.values()]
     return max(
         float((f[name] - w[name]).detach().abs().max())
-        for f, w in zip(found, wanted, strict=True)
+        for f, w in zip(models, wanted, strict=True)
         for name in f
     )
 
@@ -116,12 +116,14 @@ def test_one_silo_is_local_sgd_with_averaging():
     for (batch,) in rows:
         models = []
         for shard in placement.shards()["only"].values():
-            mine = torch.tensor([int(i) in batch for i in shard.ids])
+            in_batch = torch.tensor([int(i) in batch for i in shard.ids])
             model = copy.deepcopy(hub)
-            for _ in range(5 if bool(mine.any()) else 0):
+            for _ in range(5 if bool(in_batch.any()) else 0):
                 model.zero_grad()
                 penalty = 0.1 * sum(p.square().sum() for p in model.parameters())
-                (LOSSES["squared"](model(shard.x[mine]), shard.y[mine]) + penalty).backward()
+                (
+                    LOSSES["squared"](model(shard.x[in_batch]), shard.y[in_batch]) + penalty
+                ).backward()
                 with torch.no_grad():
                     for p in model.parameters():
                         p -= 0.1 * p.grad
@@ -193,15 +195,15 @@ def test_weightings_by_hand(weighting):
     start = initial(run)["only"]
     models, rows = [], []
     for shard in placement.shards()["only"].values():
-        mine = torch.tensor([int(i) in batch for i in shard.ids], dtype=torch.bool)
+        in_batch = torch.tensor([int(i) in batch for i in shard.ids], dtype=torch.bool)
         model = copy.deepcopy(start)
-        if bool(mine.any()):
-            LOSSES["squared"](model(shard.x[mine]), shard.y[mine]).backward()
+        if bool(in_batch.any()):
+            LOSSES["squared"](model(shard.x[in_batch]), shard.y[in_batch]).backward()
             with torch.no_grad():
                 for p in model.parameters():
                     p -= 0.5 * p.grad
         models.append(model)
-        rows.append(int(mine.sum()))
+        rows.append(int(in_batch.sum()))
     assert 0 in rows[:3]  # the draw leaves out one client that does hold rows
     weights = {
         "uniform": [1] * len(rows),
@@ -239,8 +241,8 @@ def test_rows_that_do_not_count_give_no_weight(weighting):
     assert set(weights) == set(counted)
     assert 0 in counted.values()
     assert max(counted.values()) > 1
-    one = (lambda rows: rows) if weighting == "rows" else (lambda rows: int(rows > 0))
-    assert weights == {client: one(rows) for client, rows in counted.items()}
+    weight_of = (lambda rows: rows) if weighting == "rows" else (lambda rows: int(rows > 0))
+    assert weights == {client: weight_of(rows) for client, rows in counted.items()}
 
 
 def test_shared_head_by_hand():
@@ -266,14 +268,16 @@ def test_shared_head_by_hand():
         for silo in x:
             clients = []
             for shard in placement.shards()[silo].values():
-                mine = [int(i) for i in shard.ids if int(i) in batch]
+                own_rows = [int(i) for i in shard.ids if int(i) in batch]
                 both = copy.deepcopy(nn.ModuleList([hubs[silo], head]))
                 optimiser = torch.optim.SGD(both.parameters(), lr=0.3)
-                for _ in range(3 if mine else 0):
-                    own = both[0](x[silo][mine])
-                    pair = (own, stale["b"][mine]) if silo == "a" else (stale["a"][mine], own)
+                for _ in range(3 if own_rows else 0):
+                    own = both[0](x[silo][own_rows])
+                    pair = (
+                        (own, stale["b"][own_rows]) if silo == "a" else (stale["a"][own_rows], own)
+                    )
                     optimiser.zero_grad()
-                    F.cross_entropy(both[1](torch.cat(pair, 1)), y[mine]).backward()
+                    F.cross_entropy(both[1](torch.cat(pair, 1)), y[own_rows]).backward()
                     optimiser.step()
                 clients.append(both)
             with torch.no_grad():
@@ -289,8 +293,8 @@ def test_shared_head_by_hand():
                 p.copy_(sum(ps) / len(ps))
     run.fit(ROUNDS)
     assert largest(run, hubs) < TOLERANCE
-    found = run.model().head
-    for p, wanted in zip(found.parameters(), head.parameters(), strict=True):
+    trained = run.model().head
+    for p, wanted in zip(trained.parameters(), head.parameters(), strict=True):
         assert torch.allclose(p, wanted, rtol=0, atol=TOLERANCE)
 
 

@@ -89,18 +89,18 @@ def played(algorithm, settings, head, engine="stacked"):
         lambda round, nth: rows_of(run.fed.streams, rows.size, algorithm.batch, round, nth),
         **{"master_lr": settings["lr"], **settings},
     )
-    mine, mine_top = modules(run, algorithm.blocks(run.fed, run.state), head)
-    pairs = [*zip(models.values(), mine.values(), strict=True), (top, mine_top)]
+    actual, actual_top = modules(run, algorithm.blocks(run.fed, run.state), head)
+    pairs = [*zip(models.values(), actual.values(), strict=True), (top, actual_top)]
     return run, apart(pairs), taus, calls
 
 
 def apart(pairs):
-    found = [
+    differences = [
         float((a - b).detach().abs().max())
         for p, q in pairs
         for a, b in zip(p.parameters(), q.parameters(), strict=True)
     ]
-    return max(found)
+    return max(differences)
 
 
 @pytest.mark.parametrize("engine", ["stacked", "reference"])
@@ -110,9 +110,9 @@ def test_one_client_a_silo_is_the_papers_algorithm(case, head, engine):
     algorithm, settings = CASES[case]
     run, worst, taus, calls = played(algorithm, settings, head, engine)
     assert worst <= 1e-10
-    found = torch.tensor(algorithm.delays(run.fed, run.state))
-    assert torch.equal(found, torch.bincount(taus.clamp(max=BINS - 1), minlength=BINS))
-    turns = [turn for each in run.record.visits.values() for turn in each]
+    delays = torch.tensor(algorithm.delays(run.fed, run.state))
+    assert torch.equal(delays, torch.bincount(taus.clamp(max=BINS - 1), minlength=BINS))
+    turns = [turn for of_round in run.record.visits.values() for turn in of_round]
     assert sorted(silo for turn in turns for silo in turn.again) == sorted(calls)
     assert bool(calls) == (algorithm.delay_bound is not None)
     if algorithm.delay_bound is not None:
@@ -124,9 +124,9 @@ def test_one_client_a_silo_is_the_papers_algorithm(case, head, engine):
 class CallsByTheFirst(VAFL):
     """Looks at the rows of the first of a group alone for old embeddings."""
 
-    def again(self, parts, common, desk, visits, asks):
-        self.take(parts, common, desk, asks)
-        return super().again(parts, common, desk, visits, asks[:1])
+    def again(self, parts, common, table, visits, asks):
+        self.take(parts, common, table, asks)
+        return super().again(parts, common, table, visits, asks[:1])
 
 
 class AnswersForTheFirst(VAFL):

@@ -12,8 +12,8 @@ from fedloom.reproduce.verdicts import Verdict
 
 
 def test_the_book_is_that_of_the_stored_results():
-    told = (book.DOCS / "results.md").read_text()
-    assert told == book.page(), "run: python -m fedloom.reproduce.book"
+    page = (book.DOCS / "results.md").read_text()
+    assert page == book.page(), "run: python -m fedloom.reproduce.book"
 
 
 def test_stored_results_are_whole():
@@ -37,12 +37,14 @@ def test_the_list_has_a_verdict_for_what_was_run(tmp_path, capsys):
     for name, line in lines.items():
         assert ("stored" in line["default"]) == (name in stored)
         assert ("stored" in line["full"]) == (f"{name}-full" in stored)
-    mine = json.loads((book.STORED / f"{sorted(stored)[0]}.json").read_text())
-    mine["verdicts"][0]["held"] = not mine["verdicts"][0]["held"]
-    (tmp_path / mine["name"]).mkdir()
-    (tmp_path / mine["name"] / "result.json").write_text(json.dumps({**mine, "full": False}))
+    result = json.loads((book.STORED / f"{sorted(stored)[0]}.json").read_text())
+    result["verdicts"][0]["held"] = not result["verdicts"][0]["held"]
+    (tmp_path / result["name"]).mkdir()
+    (tmp_path / result["name"] / "result.json").write_text(json.dumps({**result, "full": False}))
     main(["reproduce", "--list", "--out", str(tmp_path)])
-    (line,) = (x for x in capsys.readouterr().out.splitlines() if x.startswith(mine["name"] + " "))
+    (line,) = (
+        x for x in capsys.readouterr().out.splitlines() if x.startswith(result["name"] + " ")
+    )
     assert "yours" in line
 
 
@@ -83,7 +85,7 @@ def test_only_what_is_better_is_taken(shelf, tmp_path):
 
 
 def test_runs_of_another_description_are_not_taken(shelf, tmp_path):
-    one = Conduct(Experiment.read("icassp-fig2a"), tmp_path / "runs", 3).runs[0]
-    one.folder.mkdir(parents=True)
-    (one.folder / "run.toml").write_text(one.file.to_toml().replace("rounds = 80", "rounds = 81"))
+    run = Conduct(Experiment.read("icassp-fig2a"), tmp_path / "runs", 3).runs[0]
+    run.folder.mkdir(parents=True)
+    (run.folder / "run.toml").write_text(run.file.to_toml().replace("rounds = 80", "rounds = 81"))
     assert shelf() == "of another description"

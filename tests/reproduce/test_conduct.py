@@ -44,13 +44,13 @@ TOLD = {
 MADE = Experiment("made", False, TOLD)
 
 
-def made(**told):
-    return replace(MADE, description={**TOLD, **told})
+def made(**changes):
+    return replace(MADE, description={**TOLD, **changes})
 
 
 def records(conduct):
     """What was recorded, but for the seconds it took."""
-    return {one.folder.name: [{**r, "wall": 0} for r in one.records] for one in conduct.runs}
+    return {run.folder.name: [{**r, "wall": 0} for r in run.records] for run in conduct.runs}
 
 
 def test_a_result_beside_its_curves(tmp_path):
@@ -101,10 +101,10 @@ def test_pieces_are_judged_as_far_as_they_go(tmp_path):
     piece = Conduct(MADE, tmp_path, seeds=1, limit=0.001)
     assert not piece.go()
     assert conclude(piece, False) is None  # the second curve has not begun
-    for one in piece.runs:
-        piece._run(one, 0.0, lambda said: None)
-        piece._run(one, 0.0, lambda said: None)
-    assert all(len(one.records) > 1 and not one.done for one in piece.runs)
+    for run in piece.runs:
+        piece._run(run, 0.0, lambda said: None)
+        piece._run(run, 0.0, lambda said: None)
+    assert all(len(run.records) > 1 and not run.done for run in piece.runs)
     assert not conclude(piece, False)["finished"]
     before = records(piece)
     assert not Conduct(MADE, tmp_path, seeds=1, limit=0).go()  # only asks
@@ -119,7 +119,7 @@ def test_the_search_takes_the_lowest_training_loss(tmp_path):
     assert [(line["setting"], line["value"]) for line in picked] == [("Q = 1", 0.1), ("Q = 4", 0.1)]
     lost = tmp_path / "made" / "search" / "Q=4,lr=1000000.0"
     assert (lost / DIVERGED).is_file()
-    assert {one.file.values["algorithm"]["lr"] for one in conduct.runs} == {0.1}
+    assert {run.file.values["algorithm"]["lr"] for run in conduct.runs} == {0.1}
     shared = Conduct(made(search={**search, "by": []}), tmp_path, seeds=1)
     assert len(conduct.trials) == 6
     assert len(shared.trials) == 3

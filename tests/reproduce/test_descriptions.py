@@ -60,15 +60,22 @@ class TwoCurves(Experiment):
 
 def few_rounds(experiment):
     """The same description with few rows, rounds, steps and seeds, and no search."""
-    told = dict(experiment.description)
+    description = dict(experiment.description)
     for key in ("iterations", "every"):
-        told.pop(key, None)
-    if "search" in told:
-        told["search"] = {**told["search"], "values": told["search"]["values"][:1]}
+        description.pop(key, None)
+    if "search" in description:
+        description["search"] = {
+            **description["search"],
+            "values": description["search"]["values"][:1],
+        }
     steps = {"batch": BATCH, "rounds": 2}
-    told["run"] = merged(told["run"], {"evaluation": {"every": 1}, "algorithm": steps})
-    told["run"]["data"] = {k: v for k, v in told["run"]["data"].items() if k != "take"}
-    return TwoCurves(experiment.name, False, told)
+    description["run"] = merged(
+        description["run"], {"evaluation": {"every": 1}, "algorithm": steps}
+    )
+    description["run"]["data"] = {
+        k: v for k, v in description["run"]["data"].items() if k != "take"
+    }
+    return TwoCurves(experiment.name, False, description)
 
 
 JUDGED = set(names()) - {
@@ -80,12 +87,12 @@ JUDGED = set(names()) - {
 class FewSteps(Conduct):
     """With at most two local steps in a round, whatever a curve says."""
 
-    def _one(self, setting, seed, where, iterations, value):
-        one = super()._one(setting, seed, where, iterations, value)
+    def _planned(self, setting, seed, where, iterations, value):
+        run = super()._planned(setting, seed, where, iterations, value)
         most = {"rounds": 2, "batch": BATCH}
-        most["local_steps"] = min(2, one.file.values["algorithm"].get("local_steps", 1))
-        known = {k: v for k, v in most.items() if k in one.file.values["algorithm"]}
-        return replace(one, file=one.file.replaced("algorithm", **known))
+        most["local_steps"] = min(2, run.file.values["algorithm"].get("local_steps", 1))
+        known = {k: v for k, v in most.items() if k in run.file.values["algorithm"]}
+        return replace(run, file=run.file.replaced("algorithm", **known))
 
 
 @pytest.mark.parametrize("name", OWN_RUNS)
@@ -97,13 +104,13 @@ def test_a_description_runs_for_a_few_rounds(name, data, tmp_path):
         other = Experiment.read(shown)
         if other.runs_name != name:
             continue
-        told = {
+        expected = {
             **other.description,
             **{key: experiment.description[key] for key in ("run", "vary")},
         }
-        if "search" in told:
-            told["search"] = experiment.description["search"]
-        conduct = FewSteps(TwoCurves(shown, False, told), tmp_path, seeds=1)
+        if "search" in expected:
+            expected["search"] = experiment.description["search"]
+        conduct = FewSteps(TwoCurves(shown, False, expected), tmp_path, seeds=1)
         assert conduct.go()
         result = conclude(conduct, True)
         judged = [verdict["claim"] for verdict in result["verdicts"]]
@@ -129,12 +136,12 @@ def test_a_description_is_sound(name, full):
     for expect in experiment.description["expect"]:
         assert expect["kind"] in KINDS
         assert set(expect.get("values", ())) <= axes.get(expect.get("along"), set())
-    for told in (
+    for table in (
         *experiment.description["expect"],
         *experiment.description["panel"],
         *experiment.description["number"],
     ):
-        for axis, value in told.get("where", {}).items():
+        for axis, value in table.get("where", {}).items():
             assert value in axes[axis]
 
 
@@ -165,8 +172,8 @@ def test_the_papers_setting():
 
 
 def test_another_algorithm_keeps_what_it_knows():
-    told = {"algorithm": {"name": "vafl", "lr": 0.2, "group": 2, "rounds": 3}}
-    assert changed(told, {"algorithm": {"name": "central"}}) == {
+    tables = {"algorithm": {"name": "vafl", "lr": 0.2, "group": 2, "rounds": 3}}
+    assert changed(tables, {"algorithm": {"name": "central"}}) == {
         "algorithm": {"name": "central", "lr": 0.2, "rounds": 3}
     }
     other = {"data": {"name": "sqoe4", "threshold": 70.0}}

@@ -53,30 +53,30 @@ def test_smoothness_and_gradient(ridge):
     assert ridge.smoothness == pytest.approx(np.linalg.eigvalsh(hessian)[-1], rel=1e-12)
     theta = np.ones(ridge.x.shape[1])
     step = 1e-6 * np.eye(len(theta))
-    slopes = [(ridge.loss(theta + d) - ridge.loss(theta - d)) / 2e-6 for d in step]
-    assert ridge.gradient(theta) == pytest.approx(slopes, abs=1e-6)
+    differences = [(ridge.loss(theta + d) - ridge.loss(theta - d)) / 2e-6 for d in step]
+    assert ridge.gradient(theta) == pytest.approx(differences, abs=1e-6)
 
 
 def test_the_steepest_partial_derivative(run, ridge):
     """L_max (Eqn. 7, 10): of every client's partial derivative by its own block, how much it
     changes with the whole model, all silos' blocks. By autograd, for the rounds' minibatches."""
-    held, x, y = run.placement, torch.from_numpy(ridge.x), torch.from_numpy(ridge.y)
-    widths = [held.x[silo].shape[1] for silo in ridge.silos]
+    placement, x, y = run.placement, torch.from_numpy(ridge.x), torch.from_numpy(ridge.y)
+    widths = [placement.x[silo].shape[1] for silo in ridge.silos]
     worst, alone = [], []
 
     def partial(theta, rows, block):
-        def loss(mine):
-            whole = torch.cat([theta[: block.start], mine, theta[block.stop :]])
-            return (x[rows] @ whole - y[rows]).square().mean() / 2 + L2 / 2 * mine @ mine
+        def loss(own):
+            whole = torch.cat([theta[: block.start], own, theta[block.stop :]])
+            return (x[rows] @ whole - y[rows]).square().mean() / 2 + L2 / 2 * own @ own
 
         return torch.func.grad(loss)(theta[block])
 
     for round in range(4):
-        drawn = run.fed.streams.common("minibatch", round, 0).sample(held.size, 30)
+        ids = run.fed.streams.common("minibatch", round, 0).sample(placement.size, 30)
         for place, silo in enumerate(ridge.silos):
             block = slice(sum(widths[:place]), sum(widths[: place + 1]))
-            for own in held.held(silo).values():
-                rows = torch.tensor([row for row in drawn.tolist() if row in own.tolist()])
+            for own in placement.held(silo).values():
+                rows = torch.tensor([row for row in ids.tolist() if row in own.tolist()])
                 if len(rows):
                     theta = torch.zeros(sum(widths), dtype=torch.float64)
                     by_all = torch.func.jacrev(partial)(theta, rows, block)
@@ -97,8 +97,8 @@ def test_the_spread_of_partial_derivatives(ridge):
         for own in owned:
             far = []
             for _ in range(4000):
-                mine = np.intersect1d(draw.choice(m, batch, replace=False), own)
-                step = rows[mine].mean(0) if len(mine) else np.zeros(rows.shape[1])
+                sampled = np.intersect1d(draw.choice(m, batch, replace=False), own)
+                step = rows[sampled].mean(0) if len(sampled) else np.zeros(rows.shape[1])
                 far.append(((step - rows.mean(0)) ** 2).sum())
             worst.append(np.mean(far))
         assert ridge.variances(theta)[0] == pytest.approx(max(worst), rel=0.1)
@@ -120,15 +120,15 @@ def test_both_sides_of_the_bound(file, tmp_path):
             squares.append((ridge.gradient(theta) ** 2).sum())
             again.fit(done)
         spread = np.maximum(spread, ridge.variances(theta))  # of the rounds that are looked at
-        found, smooth, steep = line["metrics"], ridge.smoothness, ridge.largest_gradient(ROUNDS)
-        assert found["eta"] == pytest.approx(eta)
-        assert (found["L"], found["L_max"]) == pytest.approx((smooth, steep))
-        assert found["mean_grad2"] == pytest.approx(np.mean(squares))
-        assert found["sigma2"] == pytest.approx(spread.sum())
+        metrics, smooth, steep = line["metrics"], ridge.smoothness, ridge.largest_gradient(ROUNDS)
+        assert metrics["eta"] == pytest.approx(eta)
+        assert (metrics["L"], metrics["L_max"]) == pytest.approx((smooth, steep))
+        assert metrics["mean_grad2"] == pytest.approx(np.mean(squares))
+        assert metrics["sigma2"] == pytest.approx(spread.sum())
         rate = 4 * (first - ridge.loss(ridge.theta())) / (eta * Q * line["round"])
         noise = 4 * eta * smooth * Q + 16 * eta**2 * Q**2 * steep**2
         noise += 32 * eta**3 * Q**3 * smooth * steep**2
-        assert found["rate_term"] == pytest.approx(rate)
-        assert found["noise_term"] == pytest.approx(noise * spread.sum())
-        assert found["bound"] == pytest.approx(rate + noise * spread.sum())
-        assert found["mean_grad2"] < found["bound"]
+        assert metrics["rate_term"] == pytest.approx(rate)
+        assert metrics["noise_term"] == pytest.approx(noise * spread.sum())
+        assert metrics["bound"] == pytest.approx(rate + noise * spread.sum())
+        assert metrics["mean_grad2"] < metrics["bound"]

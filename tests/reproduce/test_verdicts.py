@@ -70,18 +70,18 @@ def test_an_order_must_hold_at_every_place_of_the_other_axes():
 
 
 def test_alike():
-    told = {"kind": "alike", "claim": "no effect", "along": "Q", "y": "accuracy", "margin": 0.05}
-    assert judge(told, [line(1, rising(0.2)), line(5, rising(0.21))]).held
-    assert not judge(told, [line(1, rising(0.02)), line(5, rising(0.3))]).held
+    expect = {"kind": "alike", "claim": "no effect", "along": "Q", "y": "accuracy", "margin": 0.05}
+    assert judge(expect, [line(1, rising(0.2)), line(5, rising(0.21))]).held
+    assert not judge(expect, [line(1, rising(0.02)), line(5, rising(0.3))]).held
     same = [line(1, rising(0.2)), line(5, rising(0.2))]
-    assert judge({**told, "least": 0.0}, same).held
-    assert not judge({**told, "least": 0.99}, same).held, "alike because nothing was learned"
+    assert judge({**expect, "least": 0.0}, same).held
+    assert not judge({**expect, "least": 0.99}, same).held, "alike because nothing was learned"
 
 
 def test_a_run_that_diverged_is_never_evidence():
-    told = {"kind": "alike", "claim": "no effect", "along": "Q", "y": "accuracy", "margin": 9.0}
+    expect = {"kind": "alike", "claim": "no effect", "along": "Q", "y": "accuracy", "margin": 9.0}
     lost = line(5, rising(0.2), diverged=[1])
-    assert not judge(told, [line(1, rising(0.2)), lost]).held
+    assert not judge(expect, [line(1, rising(0.2)), lost]).held
     assert not judge({**ORDER, "margin": -9}, [line(1, rising(0.1)), lost]).held
     diverges = {"kind": "diverges", "claim": "too large", "where": {"Q": 5}}
     assert not judge(diverges, [lost]).held  # one of three
@@ -90,9 +90,9 @@ def test_a_run_that_diverged_is_never_evidence():
 
 
 def test_bounds_and_slopes():
-    told = {"kind": "bound", "claim": "about a half", "y": "accuracy", "at_least": 0.4}
-    assert judge({**told, "at_most": 0.6}, [line(1, [[0, 0.5, 0.5]])]).held
-    assert not judge({**told, "at_most": 0.45}, [line(1, [[0, 0.5, 0.5]])]).held
+    bound = {"kind": "bound", "claim": "about a half", "y": "accuracy", "at_least": 0.4}
+    assert judge({**bound, "at_most": 0.6}, [line(1, [[0, 0.5, 0.5]])]).held
+    assert not judge({**bound, "at_most": 0.45}, [line(1, [[0, 0.5, 0.5]])]).held
     falls = [line(r, [[0, r**-0.5, r**-0.5]], steps=1) for r in (1, 4, 16)]
     slope = {"kind": "slope", "claim": "1 / sqrt", "along": "Q", "y": "accuracy", "stat": "best"}
     assert judge({**slope, "at_least": -0.51, "at_most": -0.49}, falls).held
@@ -100,9 +100,9 @@ def test_bounds_and_slopes():
 
 
 def test_below():
-    held = {"kind": "below", "claim": "bound", "y": "accuracy", "other": "train_loss"}
-    assert judge(held, [line(1, [[0.1, 0.2, 0.3]])]).held  # the loss is 1 - accuracy
-    assert not judge(held, [line(1, [[0.1, 0.2, 0.6]])]).held
+    expect = {"kind": "below", "claim": "bound", "y": "accuracy", "other": "train_loss"}
+    assert judge(expect, [line(1, [[0.1, 0.2, 0.3]])]).held  # the loss is 1 - accuracy
+    assert not judge(expect, [line(1, [[0.1, 0.2, 0.6]])]).held
 
 
 def test_time_units_are_the_papers():
@@ -114,26 +114,30 @@ def test_time_units_are_the_papers():
 
 def test_the_gap_widens_with_latency():
     """Twice as many iterations in a round are worth more the dearer a round is."""
-    told = {"kind": "wider", "claim": "gap", "along": "Q", "t_comms": [10, 100], "y": "accuracy"}
+    expect = {"kind": "wider", "claim": "gap", "along": "Q", "t_comms": [10, 100], "y": "accuracy"}
     slow, fast = rising(0.01, rounds=200), rising(0.2, rounds=20)
-    assert judge(told, [line(1, slow), line(10, fast)]).held
-    assert not judge({**told, "t_comms": [100, 10]}, [line(1, slow), line(10, fast)]).held
+    assert judge(expect, [line(1, slow), line(10, fast)]).held
+    assert not judge({**expect, "t_comms": [100, 10]}, [line(1, slow), line(10, fast)]).held
     ahead, behind = [[0.5 + 0.002 * r for r in range(200)]], [[0.4] * 21]
-    found = judge(told, [line(1, ahead), line(10, behind)])  # behind by less is not ahead by more
-    assert not found.held, found
+    verdict = judge(
+        expect, [line(1, ahead), line(10, behind)]
+    )  # behind by less is not ahead by more
+    assert not verdict.held, verdict
 
 
 def test_the_shares_of_a_curve():
     """mean, last, best and rough, by hand."""
-    one = line(1, [[0.0, 1.0, 1.0, 0.0, 1.0]])
+    figure_line = line(1, [[0.0, 1.0, 1.0, 0.0, 1.0]])
     measure = Measure("accuracy")
-    assert one.values(measure, 4, "mean")[0] == pytest.approx((0.5 + 1 + 0.5 + 0.5) / 4)
-    assert one.values(measure, 2, "mean")[0] == pytest.approx(0.75)
-    assert one.values(measure, 4, "last")[0] == pytest.approx(0.8)  # from 0.6 at 3.6 to 1 at 4
-    assert one.values(measure, 4, "best")[0] == 1
-    assert one.values(measure, 3, "best")[0] == 1
-    assert one.values(Measure("train_loss"), 4, "best")[0] == 0
-    assert one.values(measure, 4, "rough")[0] == pytest.approx(np.std([-1, 1]))
+    assert figure_line.values(measure, 4, "mean")[0] == pytest.approx((0.5 + 1 + 0.5 + 0.5) / 4)
+    assert figure_line.values(measure, 2, "mean")[0] == pytest.approx(0.75)
+    assert figure_line.values(measure, 4, "last")[0] == pytest.approx(
+        0.8
+    )  # from 0.6 at 3.6 to 1 at 4
+    assert figure_line.values(measure, 4, "best")[0] == 1
+    assert figure_line.values(measure, 3, "best")[0] == 1
+    assert figure_line.values(Measure("train_loss"), 4, "best")[0] == 0
+    assert figure_line.values(measure, 4, "rough")[0] == pytest.approx(np.std([-1, 1]))
 
 
 def test_what_was_left_out_is_not_judged():
@@ -147,9 +151,9 @@ def test_what_was_left_out_is_not_judged():
 
 
 def test_a_verdict_in_words():
-    told = judge({**ORDER, "reason": "too early"}, [line(1, rising(0.3)), line(5, rising(0.1))])
-    assert str(told).startswith("NOT REPRODUCED: more is better: Q = 1 ")
-    assert str(told).endswith("; margin 0; 3 seeds [likely: too early]")
+    verdict = judge({**ORDER, "reason": "too early"}, [line(1, rising(0.3)), line(5, rising(0.1))])
+    assert str(verdict).startswith("NOT REPRODUCED: more is better: Q = 1 ")
+    assert str(verdict).endswith("; margin 0; 3 seeds [likely: too early]")
     with pytest.raises(SettingError, match="did you mean 'order'"):
         judge({**ORDER, "kind": "ordr"}, [line(1, rising(0.3))])
 
