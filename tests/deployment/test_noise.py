@@ -351,6 +351,23 @@ def test_a_client_sends_no_more_than_its_book_permits(rehearsal):  # noqa: F811
     assert 2 <= sent == max(page.releases) < 9
 
 
+def test_the_book_is_on_disk_before_anything_is_sent(rehearsal):  # noqa: F811
+    """Who dies in between has not sent what its book counts: never the other way round."""
+    one, client = rehearsal(text_of(RUN, 1)), ONE
+    run = one.prepare()
+    theta = run.fed.parts.value["a"].initial(run.fed.streams)
+    hub = Hub(one, client.silo)
+    try:
+        one.start(client, crash="before embedding:1")
+        hub.link.await_peers([client], SLOW)
+        hub.link.send(Message(Key(0, 1), "model", "a", client, theta))
+        assert one.processes[client].wait(SLOW) == -9
+    finally:
+        hub.close()
+    page = msgspec.msgpack.decode(book_of(one, client).read_bytes(), type=Page)
+    assert set(page.releases) == {0, 1}
+
+
 def test_without_its_book_everything_counts_as_sent(rehearsal, capsys):  # noqa: F811
     federation = rehearsal(text_of(RUN, 60))
     begin(federation)

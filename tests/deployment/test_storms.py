@@ -7,6 +7,7 @@ import pytest
 from benchmarks.kills import CASES, run_file
 from benchmarks.storms import SKIP, Storm
 from fedloom.config.runfile import RunFile
+from fedloom.core.registry import algorithms
 from fedloom.deployment.rehearsal import Rehearsal
 from tests.deployment.test_skipping import PRIVATE
 
@@ -17,6 +18,10 @@ def storm(folder, file, kills, seed):
     assert outcome.same_ledger
     assert outcome.difference == 0
     return outcome
+
+
+def test_there_is_one_for_every_algorithm():
+    assert {run_file(case, 1).values["algorithm"]["name"] for case in CASES} == set(algorithms)
 
 
 def test_a_short_one(tmp_path):
