@@ -210,6 +210,16 @@ def test_every_algorithm_has_its_place_and_its_page():
             assert re.search(part, text), (page, part)
 
 
+INCLUDED = ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+OWN = [page for page in sorted(ROOT.glob("docs/**/*.md")) if "--8<--" not in page.read_text()]
+
+
+@pytest.mark.parametrize("page", [*INCLUDED, *(str(page.relative_to(ROOT)) for page in OWN)])
+def test_a_page_opens_with_what_its_reader_can_do(page):
+    """In one sentence, under the title."""
+    assert re.match(r"# .+\n\nAfter this page you (can|know)\s", (ROOT / page).read_text())
+
+
 @pytest.mark.parametrize(
     "page", ["README.md", "ARCHITECTURE.md", *sorted(map(str, ROOT.glob("docs/*.md")))]
 )
