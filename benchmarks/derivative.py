@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedloom import resnet18
-from fedloom.algorithms.local import local_loss
+from fedloom.algorithms.shared.local import local_loss
 from fedloom.core import tree
 from fedloom.core.arithmetic import multiplying
 from fedloom.core.gradients import grad

@@ -14,7 +14,7 @@ from fedloom.algorithms import (
     SplitNN,
     StepDecay,
 )
-from fedloom.algorithms.step_sizes import Constant
+from fedloom.algorithms.shared.step_sizes import Constant
 from fedloom.core import tree
 from fedloom.core.registry import algorithms
 from fedloom.testing import placement, task

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from fedloom.algorithms import TDCD, VAFL, Central, InverseSqrt, SplitNNAsync, State, Twin, local
-from fedloom.algorithms.battery_cases import Cases, cases
-from fedloom.algorithms.protection import Protection
+from fedloom.algorithms import TDCD, VAFL, Central, InverseSqrt, SplitNNAsync, State, Twin
+from fedloom.algorithms.shared import local
+from fedloom.algorithms.shared.protection import Protection
 from fedloom.algorithms.tdcd import EMBEDDING, HUB_EMBEDDING, REST, counted, share_head
+from fedloom.algorithms.verification.battery_cases import Cases, cases
 from fedloom.core import tree
 from fedloom.core.placed import Rows
 from fedloom.fabric.local_work import by_rows, in_shares

@@ -21,7 +21,7 @@ from fedloom import (
     mlp,
     read_tables,
 )
-from fedloom.algorithms.step_sizes import RULES
+from fedloom.algorithms.shared.step_sizes import RULES
 from fedloom.config.runfile import RunFile
 from fedloom.core.errors import FedLoomError, SettingError
 from fedloom.core.registry import algorithms

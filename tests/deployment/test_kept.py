@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedloom.algorithms.tiered import MODEL
+from fedloom.algorithms.shared.tiered import MODEL
 from fedloom.config.runfile import RunFile
 from fedloom.core.errors import LostError, OutOfStepError, RefusedError
 from fedloom.core.registry import algorithms

@@ -9,7 +9,7 @@ import torch
 
 from fedloom import TDCD, Alone, Central, Drawn, Run, Task, TDCDPrivateLabels, linear, partition
 from fedloom.algorithms import MinibatchSGD
-from fedloom.algorithms.battery_cases import cases
+from fedloom.algorithms.verification.battery_cases import cases
 from fedloom.core.errors import SettingError
 from fedloom.core.registry import algorithms
 from fedloom.core.rng import Streams

@@ -9,7 +9,7 @@ import torch
 
 from fedloom import Drawn, Network, Placement, Run
 from fedloom.algorithms import VAFL, DelayBound, InverseTime, SplitNNAsync
-from fedloom.algorithms.costs import cost
+from fedloom.algorithms.verification.costs import cost
 from fedloom.config.runfile import RunFile
 from fedloom.core import tree
 from fedloom.core.errors import DataError, SettingError

@@ -6,7 +6,8 @@ from typing import ClassVar, NamedTuple
 
 import torch
 
-from fedloom.algorithms import TDCD, Cases, State, Twin, cases, cost, local, total
+from fedloom.algorithms import TDCD, Cases, State, Twin, cases, cost, total
+from fedloom.algorithms.shared import local
 from fedloom.algorithms.tdcd import EMBEDDING, HUB_EMBEDDING, REST, counted
 from fedloom.core.placed import AtClients, AtHubs
 from fedloom.fabric.kinds import Kind

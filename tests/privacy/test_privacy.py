@@ -234,8 +234,8 @@ def test_a_round_releases_no_more_than_was_foreseen(algorithm):
 
 def test_gradients_are_clipped_row_by_row():
     """Without noise, the slope is the mean of the rows' clipped gradients; also in a plain loop."""
-    from fedloom.algorithms import local
-    from fedloom.algorithms.local import Shield, shielded_slope
+    from fedloom.algorithms.shared import local
+    from fedloom.algorithms.shared.local import Shield, private_gradient
     from fedloom.core.placed import Batch, Rows
 
     run = run_of(tdcd(TRAINED))
@@ -259,7 +259,7 @@ def test_gradients_are_clipped_row_by_row():
         total = total + flat * min(1.0, 1.0 / norms[-1])
     assert min(norms) < 1.0 < max(norms)
     wanted = (total + 1.0 * 3.0 * normals[0]) / 4
-    shielded = shielded_slope(
+    shielded = private_gradient(
         local.local_loss, part, theta, rest, batch, Shield(1.0, 3.0, normals), 0
     )
     flat = torch.cat([a.flatten() for a in tree.tensors(shielded)])

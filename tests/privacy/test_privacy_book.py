@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from fedloom import TDCD, Run
-from fedloom.algorithms import VAFL, FedBCD, local
-from fedloom.algorithms.local import Shield
+from fedloom.algorithms import VAFL, FedBCD
+from fedloom.algorithms.shared import local
+from fedloom.algorithms.shared.local import Shield
 from fedloom.core import tree
 from fedloom.core.errors import SettingError
 from fedloom.core.placed import Batch, Rows

@@ -1,27 +1,26 @@
-"""Algorithms, one file each. Importing this package registers them.
+"""Algorithms, one file each, or a package (vafl/, hyfem/). Importing this package registers them.
 
-contract.py is what an algorithm is; minibatch, tiered, releasing and protection are what several
-share; verification/ has costs and battery cases. May import: core, data, models, fabric, privacy;
-never an engine.
+contract.py is what an algorithm is, shared/ what several of them use, verification/ their costs and
+battery cases. May import: core, data, models, fabric, privacy; never an engine.
 """
 
 from . import verification as _verification  # registers costs and cases
 from .alone import Alone
-from .battery_cases import Cases, Twin, cases
 from .central import Central
 from .contract import Algorithm, State, Step
-from .costs import Facts, cost, total
 from .fedavg import FedAvg, FedProx
 from .fedbcd import FedBCD
 from .hyfem.hyfem import HyFEMAvg, HyFEMProx
-from .minibatch import Draw, MinibatchSGD
+from .shared.minibatch import Draw, MinibatchSGD
+from .shared.step_sizes import Constant, Cosine, DelayBound, InverseSqrt, InverseTime, StepDecay
 from .splitnn import SplitNN
 from .splitnn_u import SplitNNU
-from .step_sizes import Constant, Cosine, DelayBound, InverseSqrt, InverseTime, StepDecay
 from .tdcd import TDCD
 from .tdcd_private_labels import TDCDPrivateLabels
 from .vafl.splitnn_async import SplitNNAsync
 from .vafl.vafl import VAFL
+from .verification.battery_cases import Cases, Twin, cases
+from .verification.costs import Facts, cost, total
 
 __all__ = [
     "TDCD",

@@ -20,11 +20,11 @@ from ..fabric.kinds import Kind
 from ..fabric.local_work import in_shares
 from ..fabric.verbs import Fabric
 from ..models.task import Part, Task, Theta
-from . import local
-from .checks import need_labels
 from .contract import State, Step
-from .minibatch import Draw
-from .tiered import EMBEDDING, MODEL, TieredSGD, counted
+from .shared import local
+from .shared.checks import need_labels
+from .shared.minibatch import Draw
+from .shared.tiered import EMBEDDING, MODEL, TieredSGD, counted
 
 HUB_SCORES = Kind("hub-scores", "a lone silo's scores, at prediction only", "scores")
 

@@ -23,10 +23,10 @@ from ..data.placement import Placement
 from ..fabric.kinds import Kind
 from ..fabric.verbs import Fabric
 from ..models.task import Part, Task, Theta
-from . import local
-from .checks import label_silo
 from .contract import State, Step
-from .minibatch import Draw, MinibatchSGD
+from .shared import local
+from .shared.checks import label_silo
+from .shared.minibatch import Draw, MinibatchSGD
 
 FEATURES = Kind("features", "a client's raw rows", "features", reveals="the rows")
 LABELS = Kind("labels", "the labels of a client's rows", "label", reveals="the labels")

@@ -2,7 +2,7 @@
 
 An algorithm is a frozen dataclass of settings with one `round()` over the fabric. It imports
 neither engines nor transports. Registering it is all it takes to be simulated and run by parties.
-What a round costs (costs.py) and what the battery runs (battery_cases.py) are registered beside it.
+What a round costs, and what the battery runs, are registered in verification/.
 """
 
 from __future__ import annotations

@@ -29,11 +29,11 @@ from ..data.placement import Placement
 from ..fabric.local_work import in_shares
 from ..fabric.verbs import Fabric
 from ..models.task import Part, Task, Theta
-from . import local
-from .checks import need_labels
 from .contract import State, Step
-from .minibatch import Draw
-from .tiered import TieredSGD, Weighting, counted, predict_jointly
+from .shared import local
+from .shared.checks import need_labels
+from .shared.minibatch import Draw
+from .shared.tiered import TieredSGD, Weighting, counted, predict_jointly
 
 
 @algorithms.register("fedavg")

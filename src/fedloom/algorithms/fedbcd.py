@@ -38,11 +38,12 @@ from ..fabric.releases import times
 from ..fabric.verbs import Fabric
 from ..models.task import Part, Task, Theta
 from ..privacy.settings import Privacy
-from . import local
-from .checks import label_silo, need_labels
 from .contract import State, Step
-from .minibatch import Draw
-from .releasing import Releasing
+from .shared import local
+from .shared.checks import label_silo, need_labels
+from .shared.minibatch import Draw
+from .shared.releasing import Releasing
+from .shared.tiered import EMBEDDING, HUB_EMBEDDING, MODEL, TieredSGD, counted, predict_jointly
 from .splitnn import (
     CUT,
     CUT_DERIVATIVE,
@@ -53,7 +54,6 @@ from .splitnn import (
     shares,
 )
 from .tdcd import REST, share_head
-from .tiered import EMBEDDING, HUB_EMBEDDING, MODEL, TieredSGD, counted, predict_jointly
 
 
 @algorithms.register("fedbcd")

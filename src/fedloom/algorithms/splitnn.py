@@ -23,7 +23,7 @@ different classes can be told apart by the derivatives.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from typing import Annotated, Any, ClassVar, NamedTuple
 
@@ -40,13 +40,12 @@ from ..fabric.kinds import Kind
 from ..fabric.verbs import Fabric
 from ..models.block import Params
 from ..models.task import Part, Task, Theta
-from . import local
 from .central import to_all
-from .checks import label_silo
 from .contract import State, Step
-from .costs import Facts
-from .minibatch import Draw
-from .tiered import EMBEDDING, HUB_EMBEDDING, MODEL, TieredSGD, counted
+from .shared import local
+from .shared.checks import label_silo
+from .shared.minibatch import Draw
+from .shared.tiered import EMBEDDING, HUB_EMBEDDING, MODEL, TieredSGD, counted
 
 CUT = Kind(
     "cut-layer",
@@ -211,11 +210,6 @@ def initial_block(part: Part, streams: Streams) -> Theta:
 
 def initial_top(part: Part, streams: Streams) -> Params:
     return part.initial(streams).head
-
-
-def without_head(facts: Facts) -> Facts:
-    """The same facts, where the model that a hub sends to its clients is the block alone."""
-    return replace(facts, model={j: size - facts.head for j, size in facts.model.items()})
 
 
 def joined(part: Part, phis: dict[str, Rows]) -> Rows:

@@ -34,10 +34,11 @@ from ..fabric.kinds import Kind
 from ..fabric.verbs import Fabric
 from ..models.block import Params
 from ..models.task import Part, Task, Theta, join_head, split_head
-from . import local
 from .central import Parts, to_all
 from .contract import Step
-from .minibatch import Draw
+from .shared import local
+from .shared.minibatch import Draw
+from .shared.tiered import EMBEDDING, HUB_EMBEDDING, MODEL, counted
 from .splitnn import (
     TOP_SCORES,
     SplitNN,
@@ -47,7 +48,6 @@ from .splitnn import (
     shares,
     top_scores,
 )
-from .tiered import EMBEDDING, HUB_EMBEDDING, MODEL, counted
 
 HUB_MIDDLE = Kind(
     "hub-middle",

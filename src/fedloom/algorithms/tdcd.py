@@ -33,12 +33,12 @@ from ..fabric.releases import times
 from ..fabric.verbs import Fabric
 from ..models.task import Part, Task, Theta
 from ..privacy.settings import Privacy
-from . import local
-from .checks import need_labels
 from .contract import State, Step
-from .minibatch import Draw
-from .releasing import Releasing
-from .tiered import EMBEDDING, HUB_EMBEDDING, TieredSGD, counted, predict_jointly
+from .shared import local
+from .shared.checks import need_labels
+from .shared.minibatch import Draw
+from .shared.releasing import Releasing
+from .shared.tiered import EMBEDDING, HUB_EMBEDDING, TieredSGD, counted, predict_jointly
 
 REST = Kind(
     "rest",

@@ -26,11 +26,11 @@ from ..data.placement import Placement
 from ..fabric.kinds import Kind
 from ..fabric.verbs import Fabric
 from ..models.task import Part, Task, Theta
-from . import local
-from .checks import label_silo
 from .contract import State, Step
-from .minibatch import Draw
-from .tiered import EMBEDDING, HUB_EMBEDDING, TieredSGD, predict_jointly
+from .shared import local
+from .shared.checks import label_silo
+from .shared.minibatch import Draw
+from .shared.tiered import EMBEDDING, HUB_EMBEDDING, TieredSGD, predict_jointly
 
 SCORES = Kind(
     "scores",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ..algorithms.costs import cost
+from ..algorithms.verification.costs import cost
 from ..config.runfile import RunFile
 from ..core.errors import SettingError
 from ..runs.build import build_data, build_parts

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, get_args
 
-from ..algorithms.step_sizes import RULES, StepSize
+from ..algorithms.shared.step_sizes import RULES, StepSize
 from ..core.errors import SettingError, nearest
 from ..core.settings import REQUIRED, BadKey, Field, KeyPath, Limit, Reader, fields_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..algorithms.step_sizes import RULES
+from ..algorithms.shared.step_sizes import RULES
 from ..core.settings import Field, fields_of
 from ..privacy.settings import Privacy
 from . import sections

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
-from ..algorithms.releasing import noisy
+from ..algorithms.shared.releasing import noisy
 from ..core.topology import Client, title
 from ..runs.run import Run
 from .explanation import SentMessage

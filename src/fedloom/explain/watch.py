@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from ..algorithms.battery_cases import cases
 from ..algorithms.contract import Algorithm
+from ..algorithms.verification.battery_cases import cases
 from ..core import tree
 from ..core.placed import AtClients, AtHubs, Placed
 from ..core.registry import algorithms

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ..algorithms.contract import Algorithm
-from ..algorithms.costs import Facts
+from ..algorithms.verification.costs import Facts
 from ..core import tree
 from ..core.arithmetic import Precision, device_of, dtype_of
 from ..core.checked import checked

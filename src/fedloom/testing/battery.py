@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..algorithms.battery_cases import cases
 from ..algorithms.contract import Algorithm
-from ..algorithms.costs import cost
+from ..algorithms.verification.battery_cases import cases
+from ..algorithms.verification.costs import cost
 from ..core import tree
 from ..core.topology import Party
 from ..data.placement import Placement, Shard

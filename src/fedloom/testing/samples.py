@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from ..algorithms.battery_cases import cases
 from ..algorithms.contract import Algorithm
+from ..algorithms.verification.battery_cases import cases
 from ..data.partition.arrays import partition
 from ..data.placement import Placement
 from ..models.library import linear, lstm, mlp

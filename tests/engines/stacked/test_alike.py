@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from fedloom import TDCD, Run, Task, mlp
+from fedloom.algorithms.shared.tiered import MODEL
 from fedloom.algorithms.tdcd import EMBEDDING
-from fedloom.algorithms.tiered import MODEL
 from fedloom.core import tree
 from fedloom.engines.limits import Limits
 from fedloom.fabric.kinds import Kind

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedloom import TDCD, Run, Task, linear, partition
-from fedloom.algorithms import local
+from fedloom.algorithms.shared import local
+from fedloom.algorithms.shared.tiered import MODEL
 from fedloom.algorithms.tdcd import EMBEDDING
-from fedloom.algorithms.tiered import MODEL
 from fedloom.core import tree
 from fedloom.core.errors import NotFiniteError, PlacementError
 from fedloom.core.placed import AtHubs, OnDemand

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from fedloom import TDCD, Run, Task, mlp, partition
-from fedloom.algorithms import local
-from fedloom.algorithms.protection import SHIELDED
+from fedloom.algorithms.shared import local
+from fedloom.algorithms.shared.protection import SHIELDED
+from fedloom.algorithms.shared.tiered import MODEL, UPDATE
 from fedloom.algorithms.tdcd import EMBEDDING, HUB_EMBEDDING, REST
-from fedloom.algorithms.tiered import MODEL, UPDATE
 from fedloom.core import tree
 from fedloom.core.registry import algorithms
 from fedloom.engines.limits import Limits

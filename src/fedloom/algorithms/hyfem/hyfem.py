@@ -47,10 +47,10 @@ from ...fabric.kinds import Kind
 from ...fabric.verbs import Fabric
 from ...models.multiview import ViewNet, hidden_widths, views_of
 from ...models.task import Part, Task, Theta
-from .. import local
-from ..checks import need_labels
 from ..contract import Step
-from ..minibatch import Draw, MinibatchSGD
+from ..shared import local
+from ..shared.checks import need_labels
+from ..shared.minibatch import Draw, MinibatchSGD
 from .parts import (
     Lists,
     Maps,

@@ -25,7 +25,7 @@ from ...core.registry import algorithms
 from ...core.settings import Count
 from ...data.placement import Placement
 from ...models.task import Task
-from ..step_sizes import step_size
+from ..shared.step_sizes import step_size
 from .visiting import Visiting
 
 

@@ -33,7 +33,7 @@ from ...core.registry import algorithms
 from ...core.settings import Count, above, at_least
 from ...data.placement import Placement
 from ...models.task import Task
-from ..step_sizes import StepSize, step_size
+from ..shared.step_sizes import StepSize, step_size
 from .visiting import Visiting
 
 

@@ -36,13 +36,13 @@ from ...fabric.verbs import Fabric
 from ...fabric.visits import Asks, Visit
 from ...models.task import Part, Task, Theta
 from ...privacy.settings import Privacy
-from .. import local
 from ..central import LABELS, SCORES, labels_of, to_all
-from ..checks import check_batch, label_silo
 from ..contract import Step
-from ..releasing import Releasing
-from ..step_sizes import StepSize, step_size
-from ..tiered import EMBEDDING, HUB_EMBEDDING, MODEL, UPDATE
+from ..shared import local
+from ..shared.checks import check_batch, label_silo
+from ..shared.releasing import Releasing
+from ..shared.step_sizes import StepSize, step_size
+from ..shared.tiered import EMBEDDING, HUB_EMBEDDING, MODEL, UPDATE
 from . import server_table
 from .kinds import GRADIENT, HUB_LABELS, OWN_GRADIENT
 from .server_table import Parts, ServerTable

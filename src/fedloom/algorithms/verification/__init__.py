@@ -1,7 +1,7 @@
-"""What the battery holds each algorithm to: its closed cost formula, small settings, degenerate
-cases. One file an algorithm; importing this package registers them.
+"""What the battery holds each algorithm to: its closed cost formula (costs.py), small settings and
+degenerate cases (battery_cases.py). One file an algorithm; importing this package registers them.
 
-May import: what algorithms may.
+May import: algorithms, and what they may.
 """
 
 from . import (

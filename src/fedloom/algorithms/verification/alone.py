@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ..alone import Alone
-from ..battery_cases import Cases, Twin, cases
-from ..costs import Cost, Facts, cost, talking, total, update_bytes
+from ..shared.tiered import MODEL, UPDATE
 from ..tdcd import TDCD
-from ..tiered import MODEL, UPDATE
+from .battery_cases import Cases, Twin, cases
+from .costs import Cost, Facts, cost, talking, total, update_bytes
 
 
 @cost.register(Alone)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..battery_cases import Cases, Twin, cases
 from ..central import FEATURES, HUB_FEATURES, LABELS, Central
-from ..costs import Cost, Facts, cost, total
-from ..step_sizes import InverseSqrt
+from ..shared.step_sizes import InverseSqrt
 from ..tdcd import TDCD
+from .battery_cases import Cases, Twin, cases
+from .costs import Cost, Facts, cost, total
 
 
 @cost.register(Central)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from ..alone import Alone
-from ..battery_cases import Cases, Twin, cases
 from ..central import Central
-from ..costs import Cost, Facts, cost, talking, total, update_bytes
 from ..fedavg import FedAvg, FedProx
 from ..fedbcd import FedBCD
+from ..shared.tiered import MODEL, UPDATE
 from ..tdcd import TDCD
-from ..tiered import MODEL, UPDATE
+from .battery_cases import Cases, Twin, cases
+from .costs import Cost, Facts, cost, talking, total, update_bytes
 
 
 @cost.register(FedAvg)

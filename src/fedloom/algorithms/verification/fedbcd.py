@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from ...fabric.kinds import Direction
-from ..battery_cases import Cases, Twin, cases
 from ..central import Central
-from ..costs import Cost, Facts, Item, cost, talking, total, update_bytes
 from ..fedbcd import FedBCD
-from ..protection import SHIELDED
+from ..shared.protection import SHIELDED
+from ..shared.tiered import EMBEDDING, HUB_EMBEDDING, MODEL, UPDATE
 from ..splitnn import CUT, CUT_DERIVATIVE, CUT_GRADIENT, HUB_CUT_GRADIENT, SplitNN
 from ..tdcd import HEAD, REST, TDCD
-from ..tiered import EMBEDDING, HUB_EMBEDDING, MODEL, UPDATE
+from .battery_cases import Cases, Twin, cases
+from .costs import Cost, Facts, Item, cost, talking, total, update_bytes
 
 
 @cost.register(FedBCD)

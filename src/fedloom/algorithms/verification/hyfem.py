@@ -10,11 +10,11 @@ from ...data.partition.views import small_set
 from ...data.placement import Placement
 from ...models.multiview import multiview
 from ...models.task import Task
-from ..battery_cases import Cases, Twin, cases
-from ..costs import Cost, Facts, cost, total
 from ..hyfem.hyfem import OWN_MODEL, OWN_UPDATE, HyFEMAvg, HyFEMProx
 from ..hyfem.parts import first_maps
 from ..tdcd import TDCD
+from .battery_cases import Cases, Twin, cases
+from .costs import Cost, Facts, cost, total
 
 SAMPLE_VIEWS = [[0, 1], [1, 2], [0, 2], [0, 1, 2]]
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from ..battery_cases import Cases, Twin, cases
 from ..central import Central
-from ..costs import Cost, Facts, Item, cost, talking, total, update_bytes
+from ..shared.tiered import EMBEDDING, HUB_EMBEDDING, MODEL, UPDATE
 from ..splitnn import (
     CUT,
     CUT_DERIVATIVE,
@@ -15,9 +15,9 @@ from ..splitnn import (
     TOP,
     TOP_UPDATE,
     SplitNN,
-    without_head,
 )
-from ..tiered import EMBEDDING, HUB_EMBEDDING, MODEL, UPDATE
+from .battery_cases import Cases, Twin, cases
+from .costs import Cost, Facts, Item, cost, talking, total, update_bytes
 
 
 @cost.register(SplitNN)
@@ -39,6 +39,11 @@ def splitnn_cost(algorithm: SplitNN, facts: Facts) -> Cost:
         ("bottom", "up", UPDATE, k, update_bytes(algorithm, facts)),
         *top_items(algorithm, facts, m, facts.head),
     )
+
+
+def without_head(facts: Facts) -> Facts:
+    """The same facts, where the model that a hub sends to its clients is the block alone."""
+    return replace(facts, model={j: size - facts.head for j, size in facts.model.items()})
 
 
 def top_items(algorithm: SplitNN, facts: Facts, clients: int, size: int) -> list[Item]:

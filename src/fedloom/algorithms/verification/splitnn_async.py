@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..battery_cases import Cases, Twin, cases
-from ..step_sizes import InverseTime
+from ..shared.step_sizes import InverseTime
 from ..vafl.splitnn_async import SplitNNAsync
 from ..vafl.vafl import VAFL
+from .battery_cases import Cases, Twin, cases
 
 
 @cases.register(SplitNNAsync)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..battery_cases import Cases, Twin, cases
 from ..central import Central
-from ..costs import Cost, Facts, cost, talking, total, update_bytes
-from ..splitnn import CUT_GRADIENT, HUB_CUT_GRADIENT, SplitNN, without_head
+from ..shared.tiered import EMBEDDING, HUB_EMBEDDING, MODEL, UPDATE
+from ..splitnn import CUT_GRADIENT, HUB_CUT_GRADIENT, SplitNN
 from ..splitnn_u import HUB_MIDDLE, HUB_MIDDLE_DERIVATIVE, MIDDLE, MIDDLE_DERIVATIVE, SplitNNU
-from ..tiered import EMBEDDING, HUB_EMBEDDING, MODEL, UPDATE
-from .splitnn import top_items
+from .battery_cases import Cases, Twin, cases
+from .costs import Cost, Facts, cost, talking, total, update_bytes
+from .splitnn import top_items, without_head
 
 
 @cost.register(SplitNNU)

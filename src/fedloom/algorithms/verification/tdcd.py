@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from ..alone import Alone
-from ..battery_cases import Cases, Twin, cases
 from ..central import Central
-from ..costs import Cost, Facts, cost, talking, total, update_bytes
-from ..protection import SHIELDED
+from ..shared.protection import SHIELDED
+from ..shared.tiered import EMBEDDING, HUB_EMBEDDING, MODEL, UPDATE
 from ..tdcd import HEAD, REST, TDCD
-from ..tiered import EMBEDDING, HUB_EMBEDDING, MODEL, UPDATE
+from .battery_cases import Cases, Twin, cases
+from .costs import Cost, Facts, cost, talking, total, update_bytes
 
 
 @cost.register(TDCD)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ..battery_cases import Cases, Twin, cases
-from ..costs import Cost, Facts, cost, talking, total, update_bytes
+from ..shared.tiered import EMBEDDING, HUB_EMBEDDING, MODEL, UPDATE
 from ..tdcd import TDCD
 from ..tdcd_private_labels import (
     DERIVATIVE,
@@ -12,7 +11,8 @@ from ..tdcd_private_labels import (
     SCORES,
     TDCDPrivateLabels,
 )
-from ..tiered import EMBEDDING, HUB_EMBEDDING, MODEL, UPDATE
+from .battery_cases import Cases, Twin, cases
+from .costs import Cost, Facts, cost, talking, total, update_bytes
 
 
 @cost.register(TDCDPrivateLabels)

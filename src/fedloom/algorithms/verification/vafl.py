@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..battery_cases import Cases, Twin, cases
 from ..central import Central
 from ..fedbcd import FedBCD
-from ..protection import SHIELDED
+from ..shared.protection import SHIELDED
+from ..shared.step_sizes import InverseTime
 from ..splitnn import SplitNN
-from ..step_sizes import InverseTime
 from ..vafl.vafl import VAFL
+from .battery_cases import Cases, Twin, cases
 
 
 @cases.register(VAFL)

@@ -13,10 +13,10 @@ from ...fabric.kinds import Direction, Kind, Tier
 from ...fabric.schedule import Turn
 from ...fabric.visits import RECALL, numbered
 from ..central import LABELS
-from ..costs import Cost, Facts, cost, total
-from ..tiered import EMBEDDING, HUB_EMBEDDING, MODEL, UPDATE
+from ..shared.tiered import EMBEDDING, HUB_EMBEDDING, MODEL, UPDATE
 from ..vafl.kinds import GRADIENT, HUB_LABELS, OWN_GRADIENT
 from ..vafl.visiting import PRIMED_ROWS, Visiting
+from .costs import Cost, Facts, cost, total
 
 
 @cost.register(Visiting)

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ...algorithms.releasing import noisy
+from ...algorithms.shared.releasing import noisy
 from ...config.fingerprint import fingerprint
 from ...config.runfile import RunFile
 from ...core.crash_points import crash

@@ -10,8 +10,8 @@ from torch import nn
 
 from fedloom import TDCD, Run, Task, linear, mlp, partition
 from fedloom.algorithms.fedavg import FedProx
-from fedloom.algorithms.protection import SHIELDED
-from fedloom.algorithms.tiered import UPDATE
+from fedloom.algorithms.shared.protection import SHIELDED
+from fedloom.algorithms.shared.tiered import UPDATE
 from fedloom.core import tree
 from fedloom.core.errors import NotFiniteError, ProtocolError
 from fedloom.core.registry import algorithms

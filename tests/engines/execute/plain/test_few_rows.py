@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fedloom import TDCD, Run, Task, lstm, mlp, partition
-from fedloom.algorithms.local import local_sgd
+from fedloom.algorithms.shared.local import local_sgd
 from fedloom.core import tree
 from fedloom.core.gradients import steps_by
 from fedloom.core.placed import Batch, Rows

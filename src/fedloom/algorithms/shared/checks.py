@@ -1,9 +1,9 @@
-"""What several algorithms refuse before any training."""
+"""Checks that several algorithms make before any training."""
 
 from __future__ import annotations
 
-from ..core.errors import DataError, SettingError, nearest
-from ..data.placement import Placement
+from ...core.errors import DataError, SettingError, nearest
+from ...data.placement import Placement
 
 
 def check_batch(batch: int | None, placement: Placement) -> None:

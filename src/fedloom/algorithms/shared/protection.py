@@ -1,4 +1,4 @@
-"""What privacy settings make of a client's local work: an object that a round gives to it.
+"""Protection: a client's local work under privacy settings, as an object that a round uses.
 
 Readings of VAFL's section 4 and of DP-SGD:
 - What leaves a client is perturbed; steps that take the loss with the client's own embedding fresh
@@ -14,16 +14,16 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..core import tree
-from ..core.errors import ModelError
-from ..core.placed import AtClients, AtHubs, Batch, Known, Noise, RowMap, Rows
-from ..fabric.local_work import by_rows
-from ..fabric.noise import Once
-from ..fabric.verbs import Fabric
-from ..models.block import Params
-from ..models.clipping import Guarded
-from ..models.task import Part, Task, Theta
-from ..privacy.settings import Privacy, Scales, need_accounting
+from ...core import tree
+from ...core.errors import ModelError
+from ...core.placed import AtClients, AtHubs, Batch, Known, Noise, RowMap, Rows
+from ...fabric.local_work import by_rows
+from ...fabric.noise import Once
+from ...fabric.verbs import Fabric
+from ...models.block import Params
+from ...models.clipping import Guarded
+from ...models.task import Part, Task, Theta
+from ...privacy.settings import Privacy, Scales, need_accounting
 from . import local
 from .local import Shield
 
@@ -49,13 +49,13 @@ class Protection:
         return self.privacy.scales(self.local_steps)
 
     def check(self, task: Task) -> None:
-        """Refuse what cannot be."""
+        """Refuse settings that contradict each other, or the task."""
         if self.privacy is None:
             return
         self.privacy.check()
         if self.privacy.guarantees:
             need_accounting()  # before training, not when the first record is made
-        self.scales  # noqa: B018  (refuses what cannot be)
+        self.scales  # noqa: B018  (refuses an impossible budget)
         if self.frozen and task.head is None:
             raise ModelError(
                 "privacy: mode frozen trains no block, and without a head nothing is left to "

@@ -10,12 +10,12 @@ from typing import Annotated, Literal
 
 from torch import Tensor
 
-from ..core.placed import AtClients, AtHubs, Rows
-from ..fabric.kinds import Kind
-from ..fabric.verbs import Fabric
-from ..models.task import Part, Theta
+from ...core.placed import AtClients, AtHubs, Rows
+from ...fabric.kinds import Kind
+from ...fabric.verbs import Fabric
+from ...models.task import Part, Theta
+from ..contract import State, Step
 from . import local
-from .contract import State, Step
 from .minibatch import Draw, MinibatchSGD
 
 MODEL = Kind("model", "the hub's block of the model, to its own clients")

@@ -13,12 +13,12 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from ..core import tree
-from ..core.gradients import by_row, grad, plain_steps, whole
-from ..core.placed import Batch, Rows
-from ..core.rng import Streams
-from ..fabric.local_work import by_rows
-from ..models.task import Part, Theta
+from ...core import tree
+from ...core.gradients import by_row, grad, plain_steps, whole
+from ...core.placed import Batch, Rows
+from ...core.rng import Streams
+from ...fabric.local_work import by_rows
+from ...models.task import Part, Theta
 
 T = TypeVar("T", Rows, Batch)
 D = TypeVar("D")
@@ -68,17 +68,17 @@ def mean_over(mask: Tensor, per_row: Tensor) -> Tensor:
     return torch.where(mask, per_row, 0.0).sum() / mask.sum().clamp(min=1)
 
 
-def descend(theta: D, slope: D, mask: Tensor, lr: Tensor, l2: float) -> D:
-    """One step; a client without a row that counts takes none, whatever its slope is."""
+def descend(theta: D, gradient: D, mask: Tensor, lr: Tensor, l2: float) -> D:
+    """One step down the gradient; a client without a row that counts takes none."""
     moves = mask.any()
     if l2:
         decay = l2 * mask.sum() if mask.is_floating_point() else l2
-        slope = tree.map_tensors(lambda g, a: g + decay * a, slope, theta)
+        gradient = tree.map_tensors(lambda g, a: g + decay * a, gradient, theta)
 
     def step(a: Tensor, g: Tensor) -> Tensor:
         return torch.where(moves, torch.addcmul(a, g, lr, value=-1), a)
 
-    return tree.map_tensors(step, theta, slope)
+    return tree.map_tensors(step, theta, gradient)
 
 
 def local_loss(theta: Theta, part: Part, rest: Rows, batch: Batch) -> Tensor:
@@ -118,8 +118,8 @@ def sgd(
         if shield is None:
             theta = step(loss, part, theta, given_q, batch_q, eta, l2, prox, start)
         else:
-            slope = shielded_slope(loss, part, theta, given_q, batch_q, shield, q)
-            theta = descend(theta, with_prox(slope, theta, prox, start), given_q.mask, eta, l2)
+            gradient = private_gradient(loss, part, theta, given_q, batch_q, shield, q)
+            theta = descend(theta, with_prox(gradient, theta, prox, start), given_q.mask, eta, l2)
     return theta
 
 
@@ -135,29 +135,29 @@ def step(
     prox: float,
     start: Theta | None,
 ) -> Theta:
-    """One of sgd's."""
-    slope = grad(loss)(theta, part, given, batch)
-    return descend(theta, with_prox(slope, theta, prox, start), given.mask, lr, l2)
+    """One step of `sgd`."""
+    gradient = grad(loss)(theta, part, given, batch)
+    return descend(theta, with_prox(gradient, theta, prox, start), given.mask, lr, l2)
 
 
-def with_prox(slope: Theta, theta: Theta, prox: float, start: Theta | None) -> Theta:
-    """The slope, with that of `prox` where there is one."""
+def with_prox(gradient: Theta, theta: Theta, prox: float, start: Theta | None) -> Theta:
+    """The gradient, plus that of the proximal term where there is one."""
     if start is None:
-        return slope
-    return tree.map_tensors(lambda g, a, b: g + prox * (a - b), slope, theta, start)
+        return gradient
+    return tree.map_tensors(lambda g, a, b: g + prox * (a - b), gradient, theta, start)
 
 
-def shielded_slope(
+def private_gradient(
     loss: PartLoss, part: Part, theta: Theta, given: Rows, batch: Batch, shield: Shield, q: int
 ) -> Theta:
     """DP-SGD's gradient: rows clipped one by one, added up, noise, divided by their number."""
 
-    def of_row(mine: Rows, its: Batch) -> Theta:
-        mine, its = (tree.map_tensors(lambda a: a[None], one) for one in (mine, its))
-        return grad(loss)(theta, part, mine, its)
+    def of_row(row: Rows, batch_row: Batch) -> Theta:
+        row, batch_row = (tree.map_tensors(lambda a: a[None], x) for x in (row, batch_row))
+        return grad(loss)(theta, part, row, batch_row)
 
-    each = by_row(of_row, given, batch, loop=part.loop_only)
-    squares = [a.flatten(1).square().sum(1) for a in tree.tensors(each)]
+    row_gradients = by_row(of_row, given, batch, loop=part.loop_only)
+    squares = [a.flatten(1).square().sum(1) for a in tree.tensors(row_gradients)]
     norms = torch.stack(squares).sum(0).sqrt()
     keep = torch.where(given.mask, shield.clip / norms.clamp(min=shield.clip), 0.0)
     sizes = [a.numel() for a in tree.tensors(theta)]
@@ -167,7 +167,7 @@ def shielded_slope(
     def noisy_mean(g: Tensor, a: Tensor) -> Tensor:
         return (torch.tensordot(keep, g, 1) + deviation * next(noise).reshape(a.shape)) / count
 
-    return tree.map_tensors(noisy_mean, each, theta)
+    return tree.map_tensors(noisy_mean, row_gradients, theta)
 
 
 def local_sgd(
@@ -194,10 +194,10 @@ def head_loss(theta: Theta, part: Part, joint: Rows, batch: Batch) -> Tensor:
 
 
 def frozen_gradient_sgd(
-    part: Part, theta: Theta, slope: Rows, batch: Batch, lr: Tensor, l2: float, prox: float = 0.0
+    part: Part, theta: Theta, gradient: Rows, batch: Batch, lr: Tensor, l2: float, prox: float = 0.0
 ) -> Theta:
     """Steps with the derivative of the loss by the embeddings given, and frozen."""
-    return sgd(pulled, part, theta, slope, batch, lr, l2, prox=prox)
+    return sgd(pulled, part, theta, gradient, batch, lr, l2, prox=prox)
 
 
 def of_step(rows: T, q: int) -> T:
@@ -205,14 +205,14 @@ def of_step(rows: T, q: int) -> T:
     return rows if rows.mask.ndim == 1 else tree.map_tensors(lambda a: a[q], rows)
 
 
-def pulled(theta: Theta, part: Part, slope: Rows, batch: Batch) -> Tensor:
+def pulled(theta: Theta, part: Part, gradient: Rows, batch: Batch) -> Tensor:
     """A function of theta with the gradient of the loss: the derivatives pulled back through h."""
-    along = (embed(part, theta, batch) * slope.value).sum(-1)
-    return mean_over(slope.mask, along)
+    along = (embed(part, theta, batch) * gradient.value).sum(-1)
+    return mean_over(gradient.mask, along)
 
 
 def made_up_rows(part: Part) -> Batch:
-    """A batch that means nothing."""
+    """A batch of made-up rows, to warm up on."""
     x, y = part.shapes.made_up(part.silo, 2)
     mask = torch.ones(2, dtype=torch.bool, device=part.device)
     return Batch(x.to(part.device), y.to(part.device), mask)

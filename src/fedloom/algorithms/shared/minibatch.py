@@ -9,16 +9,16 @@ from typing import Annotated, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from ..core.errors import SettingError
-from ..core.placed import AtClients, Batch, Known, RowMap
-from ..core.rng import Streams
-from ..core.settings import Count, NotNegative, above, at_least
-from ..data.placement import Placement
-from ..fabric.verbs import Fabric
-from ..models.task import Part, Task
+from ...core.errors import SettingError
+from ...core.placed import AtClients, Batch, Known, RowMap
+from ...core.rng import Streams
+from ...core.settings import Count, NotNegative, above, at_least
+from ...data.placement import Placement
+from ...fabric.verbs import Fabric
+from ...models.task import Part, Task
+from ..contract import Algorithm, Step
 from . import local
 from .checks import check_batch
-from .contract import Algorithm, Step
 from .step_sizes import StepSize, step_size
 
 

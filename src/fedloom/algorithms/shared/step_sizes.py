@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from ..core.checked import Checked
-from ..core.settings import WORDS, Count, NotNegative, Positive
+from ...core.checked import Checked
+from ...core.settings import WORDS, Count, NotNegative, Positive
 
 
 @runtime_checkable

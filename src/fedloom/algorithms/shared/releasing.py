@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from ..fabric.verbs import Fabric
-from ..models.task import Task
-from ..privacy.settings import Privacy, Scales, spent, spent_here
-from .contract import Algorithm
+from ...fabric.verbs import Fabric
+from ...models.task import Task
+from ...privacy.settings import Privacy, Scales, spent, spent_here
+from ..contract import Algorithm
 from .protection import Protection
 
 

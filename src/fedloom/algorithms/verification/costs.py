@@ -16,14 +16,14 @@ from functools import singledispatch
 
 import numpy as np
 
-from ..core.errors import SettingError
-from ..core.payload import RowWord
-from ..fabric.kinds import Direction, Kind, Tier
-from ..fabric.ledger import LedgerLine
-from ..fabric.schedule import Turn
-from ..models.task import Shapes, Theta
-from .contract import Algorithm
-from .tiered import TieredSGD
+from ...core.errors import SettingError
+from ...core.payload import RowWord
+from ...fabric.kinds import Direction, Kind, Tier
+from ...fabric.ledger import LedgerLine
+from ...fabric.schedule import Turn
+from ...models.task import Shapes, Theta
+from ..contract import Algorithm
+from ..shared.tiered import TieredSGD
 
 Cost = dict[LedgerLine, tuple[int, int]]  # messages and bytes
 Item = tuple[Tier, Direction, Kind, int, int]  # of a cost: ..., messages, bytes

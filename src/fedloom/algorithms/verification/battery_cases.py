@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
-from ..core.errors import SettingError
-from ..data.placement import Placement
-from ..models.task import Task
-from .contract import Algorithm
+from ...core.errors import SettingError
+from ...data.placement import Placement
+from ...models.task import Task
+from ..contract import Algorithm
 
 Maker = Callable[[Any], "Cases"]
 F = TypeVar("F", bound=Maker)
