@@ -97,7 +97,7 @@ def test_every_local_step_has_noise_of_its_own(prox):
         return 0.0 * local.local_loss(theta, part, rest, batch)
 
     shield = Shield(0.4, 7.0, lines)
-    new = local.sgd(nothing, part, theta, given, batch, lr, 0.0, prox, shield)
+    new = local.sgd(nothing, part, theta, given, batch, lr, 0.0, prox=prox, shield=shield)
     start, noises = (
         torch.cat([a.flatten() for a in tree.tensors(noise)]) for noise in (theta, new)
     )
