@@ -4,11 +4,11 @@ Import from here, not from the packages below: these names change only with a no
 What users type (`TDCD`, `Task`, `Run`, `errors`) is in `fedloom`, tests for an algorithm are in
 `fedloom.testing`.
 
-Registries: `algorithms`, `models`, `losses`, `datasets`, `metrics`, `transports`,
-`executors`. Each has
-`register(name)`, a decorator; an installed package declares an entry point in the group of the same
-name (`fedloom.algorithms`, ...) instead, or as well. Data sets and metrics have decorators of their
-own, `dataset` and `metric`.
+Registries: `algorithms`, `models`, `losses`, `datasets`, `metrics`, `vertical_partitioners`,
+`horizontal_partitioners`, `writers`, `transports`, `executors`. Each has `register(name)`, a
+decorator; an installed package declares an entry point in the group of the same name
+(`fedloom.algorithms`, ...) instead, or as well. Data sets and metrics have decorators of their own,
+`dataset` and `metric`.
 
 An algorithm is a subclass of `Algorithm`, or of `MinibatchSGD` or a finished one. Its `round` is
 written over the verbs of a `Fabric`; `cost` and `cases` are registered beside it. Local work is
@@ -38,14 +38,18 @@ from .core.registry import (
     algorithms,
     datasets,
     executors,
+    horizontal_partitioners,
     losses,
     metrics,
     models,
     transports,
+    vertical_partitioners,
+    writers,
 )
 from .core.settings import Count, NotNegative, Positive, Share, above, at_least, between
 from .data.catalog import Files, dataset
 from .data.dataset import Dataset
+from .data.partition.vertical import Region
 from .engines.execute.executor import Executor, Options, Work
 from .fabric.kinds import Kind
 from .fabric.local_work import by_rows, in_shares
@@ -53,6 +57,8 @@ from .fabric.verbs import Fabric
 from .models.losses import Loss
 from .models.task import Part, Theta
 from .records.metrics import Scored, metric
+from .records.record import Record
+from .records.writers import Writer
 
 __all__ = [
     "Algorithm",
@@ -75,6 +81,8 @@ __all__ = [
     "Options",
     "Part",
     "Positive",
+    "Record",
+    "Region",
     "Registry",
     "RowMap",
     "Rows",
@@ -85,6 +93,7 @@ __all__ = [
     "Theta",
     "Twin",
     "Work",
+    "Writer",
     "above",
     "algorithms",
     "at_least",
@@ -97,6 +106,7 @@ __all__ = [
     "datasets",
     "executors",
     "grad",
+    "horizontal_partitioners",
     "in_shares",
     "losses",
     "metric",
@@ -105,7 +115,9 @@ __all__ = [
     "total",
     "transports",
     "tree",
+    "vertical_partitioners",
     "whole",
+    "writers",
 ]
 
 

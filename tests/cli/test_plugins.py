@@ -12,12 +12,14 @@ from pathlib import Path
 
 import pytest
 
+import fedloom
 from fedloom.config.catalogue import KINDS
 from fedloom.core.errors import SettingError
 from fedloom.core.registry import Registry
 from tests.cli.conftest import process
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "plugin"
+OURS = Path(fedloom.__file__).parents[1]
 WITHIN = 180
 INSTALL = (
     "pip install --quiet --no-deps --no-build-isolation --no-index --disable-pip-version-check"
@@ -51,7 +53,7 @@ def command(monkeypatch):
     """The command, finding packages in these folders: (exit code, output, errors)."""
 
     def call(folders, *words):
-        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, folders)))
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, [*folders, OURS])))
         ran = process(*words)
         out, err = ran.communicate(timeout=WITHIN)
         return ran.returncode, out, err
@@ -109,7 +111,7 @@ def test_an_installed_plugin_is_used_from_a_run_file(installed, command, tmp_pat
     ran = subprocess.run(
         [sys.executable, "-c", script],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(installed)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [installed, OURS]))},
         capture_output=True,
         text=True,
         timeout=WITHIN,

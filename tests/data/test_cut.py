@@ -3,7 +3,6 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 import pytest
@@ -14,11 +13,12 @@ from sklearn.feature_selection import f_classif
 
 import fedloom.data.datasets  # noqa: F401
 from fedloom.core.errors import DataError, SettingError
+from fedloom.core.registry import horizontal_partitioners, vertical_partitioners
 from fedloom.data.catalog import load
 from fedloom.data.dataset import Dataset
 from fedloom.data.partition.arrays import partition
 from fedloom.data.partition.horizontal import _groups
-from fedloom.data.partition.partition import Cut, Horizontal, Partition, Vertical, place
+from fedloom.data.partition.partition import Cut, Partition, place
 from fedloom.data.partition.vertical import Region, columns
 
 CUTS_COLUMNS = ["contiguous", "random", "correlated", "importance"]
@@ -395,5 +395,5 @@ def test_real_sets(real):
 
 def test_the_page_names_every_way_to_cut():
     page = (Path(__file__).parents[2] / "docs/partitions.md").read_text()
-    for choice in (*get_args(Vertical), *get_args(Horizontal)):
+    for choice in (*vertical_partitioners, *horizontal_partitioners):
         assert f"| `{choice}` |" in page

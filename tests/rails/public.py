@@ -29,7 +29,18 @@ FRONTS = {
     "fedloom.extend": extend,
     "fedloom.testing": testing,
 }
-REGISTRIES = ("algorithms", "models", "datasets", "losses", "metrics")
+REGISTRIES = (
+    "algorithms",
+    "models",
+    "datasets",
+    "losses",
+    "metrics",
+    "vertical_partitioners",
+    "horizontal_partitioners",
+    "writers",
+    "transports",
+    "executors",
+)
 
 
 def lines() -> Iterator[str]:

@@ -94,10 +94,10 @@ def test_what_is_undefined_is_none():
 
 
 @pytest.fixture
-def register(monkeypatch):
+def register():
     """The decorator; what it registers is forgotten after the test."""
-    monkeypatch.setattr(registered, "_known", dict(registered._known))
-    return metric
+    with registered.scratch():
+        yield metric
 
 
 def test_a_metric_of_ones_own(register):

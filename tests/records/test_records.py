@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,14 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedloom import TDCD, Alone, Network, Partition, Run, Task, load_dataset
+from fedloom.config.runfile import RunFile
 from fedloom.core import tree
 from fedloom.core.errors import DataError, SettingError
-from fedloom.core.registry import algorithms
+from fedloom.core.registry import algorithms, writers
 from fedloom.fabric.ledger import Ledger, LedgerEntry
 from fedloom.records import checkpoint
 from fedloom.records.checkpoint import load_checkpoint, save_checkpoint
 from fedloom.records.record import Record, append_record, grew, read_records, write_records
 from fedloom.records.writers import open_writers
+from fedloom.runs.job import Job
 from fedloom.testing import placement, sample_of, task
 from fedloom.testing.samples import examples_of
 
@@ -133,10 +136,10 @@ def test_tensorboard(tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    with open_writers(tmp_path, None, "x", {}) as writers:
+    with open_writers({"tensorboard": {}}, tmp_path, "x", {}) as writers:
         for writer in writers:
             writer.write(ONE)
-    events = EventAccumulator(str(tmp_path)).Reload()
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     assert set(events.Tags()["scalars"]) >= {"train_loss", "test/accuracy", "bytes/top"}
     assert "test/auroc" not in events.Tags()["scalars"]  # undefined is not zero
     (point,) = events.Scalars("train_loss")
@@ -148,7 +151,8 @@ def test_mlflow(tmp_path):
     from mlflow.tracking import MlflowClient
 
     address = f"sqlite:///{tmp_path / 'runs.db'}"
-    with open_writers(None, address, "x", {"algorithm": {"lr": 0.1}}) as writers:
+    asked = {"mlflow": {"address": address}}
+    with open_writers(asked, tmp_path, "x", {"algorithm": {"lr": 0.1}}) as writers:
         for writer in writers:
             writer.write(ONE)
     client = MlflowClient(tracking_uri=address)
@@ -164,9 +168,82 @@ def test_a_writer_that_is_not_installed_is_named(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "mlflow.tracking", None)
     with (
         pytest.raises(SettingError, match=r"fedloom\[mlflow\]"),
-        open_writers(None, str(tmp_path), "x", {}),
+        open_writers({"mlflow": {"address": str(tmp_path)}}, tmp_path, "x", {}),
     ):
         pass
+
+
+class Lines:
+    """A line for each record."""
+
+    def __init__(
+        self, folder: Path, title: str, config, name: str = "lines.txt", last: bool = True
+    ):
+        self.file, self.last = (folder / name).open("w"), last
+        self.file.write(f"{title}: {config['algorithm']['name']}\n")
+
+    def write(self, record):
+        self.file.write(f"{record.round} {record.train_loss}\n")
+
+    def close(self):
+        self.file.write("the end\n" * self.last)
+        self.file.close()
+
+
+@pytest.fixture
+def lines():
+    with writers.scratch():
+        yield writers.register("lines")(Lines)
+
+
+RUN = """
+[data]
+name = "iris"
+[algorithm]
+rounds = 2
+[evaluation]
+every = 1
+[output.writers.lines]
+name = "own.txt"
+"""
+
+
+def test_a_writer_of_ones_own_is_named_in_a_run_file(lines, tmp_path):
+    file = RunFile.parse(RUN)
+    assert RunFile.parse(file.to_toml()).output.writers == {
+        "lines": {"name": "own.txt", "last": True}
+    }
+    Job.new(file, tmp_path / "out").go()
+    first, *rounds, last = (tmp_path / "out" / "own.txt").read_text().splitlines()
+    assert first == "out tdcd: tdcd"
+    assert [line.split()[0] for line in rounds] == ["0", "1", "2"]
+    assert last == "the end"
+    short = RunFile.parse('[data]\nname = "iris"\n[output]\ntensorboard = true\nmlflow = "x"\n')
+    assert short.output.asked_writers == {"tensorboard": {}, "mlflow": {"address": "x"}}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (("lines]", "line]"), "unknown records writer 'line'; did you mean 'lines'"),
+        (('name = "own.txt"', "last = 1"), "last: true or false is expected, not 1"),
+        (('name = "own.txt"', 'nam = "x"'), "unknown key 'nam'; did you mean 'name'"),
+        (("lines]", "mlflow]"), "unknown key 'name'"),
+    ],
+)
+def test_a_writer_that_cannot_be(lines, wrong, said):
+    with pytest.raises(SettingError, match=said):
+        RunFile.parse(RUN.replace(*wrong))
+
+
+def test_all_writers_are_closed_if_one_cannot_be_opened(lines, tmp_path):
+    asked = {"lines": {}, "mlflow": {"address": "nowhere://"}}
+    with (
+        pytest.raises(SettingError, match="mlflow"),
+        open_writers(asked, tmp_path, "x", {"algorithm": {"name": "tdcd"}}),
+    ):
+        pass
+    assert (tmp_path / "lines.txt").read_text().endswith("the end\n")
 
 
 def test_blank_has_the_form_of_a_snapshot():

@@ -1,4 +1,4 @@
-"""fedloom list: what can be named in a run file."""
+"""fedloom list: what can be named in a run file, or in a party file."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ def add(verbs: common.Verbs) -> None:
         verbs,
         "list",
         act,
-        "algorithms, models, data sets, losses and metrics, with their settings",
+        "what can be named in a run file or a party file, with settings",
         """
-        What a run file can name, with the settings each takes.
+        What a run file can name, with the settings each takes: algorithms, models, data sets,
+        losses, metrics, partitioners, records writers, executors; and of a party file: transports.
 
           fedloom list                     names and one line each
           fedloom list algorithms          with their settings
@@ -36,7 +37,7 @@ def act(chosen: argparse.Namespace) -> None:
     for number, (kind, named) in enumerate(entries.items()):
         if not chosen.kind:
             print(f"{chr(10) if number else ''}{kind}")
-            width = max(len(entry["name"]) for entry in named)
+            width = max((len(entry["name"]) for entry in named), default=0)
             for entry in named:
                 print(f"  {entry['name']:{width}}  {entry['about']}")
         else:

@@ -5,13 +5,36 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..core.registry import algorithms, datasets, losses, metrics, models
+from ..core.registry import (
+    algorithms,
+    datasets,
+    executors,
+    horizontal_partitioners,
+    losses,
+    metrics,
+    models,
+    transports,
+    vertical_partitioners,
+    writers,
+)
 from ..core.settings import REQUIRED, Field, fields_of
 from .convert import described, plain
 from .sections import FILLED, about
 
 REGISTRIES = {
-    registry.plural: registry for registry in (algorithms, models, datasets, losses, metrics)
+    registry.plural: registry
+    for registry in (
+        algorithms,
+        models,
+        datasets,
+        losses,
+        metrics,
+        vertical_partitioners,
+        horizontal_partitioners,
+        writers,
+        transports,
+        executors,
+    )
 }
 KINDS = tuple(REGISTRIES)
 
@@ -30,7 +53,12 @@ def catalogue(kind: str) -> list[dict[str, Any]]:
             ]
         case "metrics":
             return [{"name": name, "about": metrics[name].about, "fields": []} for name in metrics]
-    return [{"name": name, "about": about(losses[name]), "fields": []} for name in losses]
+        case "losses":
+            return [{"name": name, "about": about(losses[name]), "fields": []} for name in losses]
+    registry = REGISTRIES[kind]
+    return [
+        _entry(name, about(registry[name]), registry[name], registry.given) for name in registry
+    ]
 
 
 def broken(kinds: Iterable[str]) -> dict[str, str]:

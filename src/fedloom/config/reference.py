@@ -46,6 +46,10 @@ labels. `[model.silos.bank]` gives one silo another model or other settings. Wit
 The settings of the named model are keys of the section, too; they follow this table."""
 
 
+PARTITIONERS = """\
+One of [another package](plugins.md) may take settings: `vertical = {name = "mine", width = 3}`."""
+
+
 def page() -> str:
     return "\n".join(_parts()).rstrip() + "\n"
 
@@ -61,6 +65,11 @@ def _parts() -> Iterator[str]:
     yield from _section(
         "partition", "How a data set is divided. See [Partitions](partitions.md).", partition
     )
+    yield "`vertical` is the name of one of these, which decide who gets which columns:\n"
+    yield _names("vertical_partitioners")
+    yield "`horizontal` of one of these, which decide who gets which rows:\n"
+    yield _names("horizontal_partitioners")
+    yield PARTITIONERS + "\n"
     yield from _section("model", MODEL, sections.MODEL)
     yield from _entries("models")
     algorithm = "The algorithm, and for how long. Its own settings are keys of the section, too."
@@ -79,6 +88,8 @@ def _parts() -> Iterator[str]:
         yield from _section(name, words, fields)
     yield from _section("evaluation", about(Evaluation), fields_of(Evaluation))
     yield from _section("output", about(Output), fields_of(Output))
+    yield "Records writers, with what can be said in `[output.writers.NAME]`:\n"
+    yield from _entries("writers")
 
 
 def _section(name: str, words: str, fields: Mapping[str, Field]) -> Iterator[str]:
@@ -106,6 +117,12 @@ def _entries(kind: str) -> Iterator[str]:
         yield f"{entry['about']}\n"
         if entry["fields"]:
             yield _rows(entry["fields"])
+
+
+def _names(kind: str) -> str:
+    lines = ["| name | |", "|---|---|"]
+    lines += [f"| `{entry['name']}` | {entry['about']} |" for entry in catalogue(kind)]
+    return "\n".join(lines) + "\n"
 
 
 def _table(fields: Mapping[str, Field]) -> str:

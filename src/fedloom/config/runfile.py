@@ -31,6 +31,11 @@ SECTIONS = (
     "evaluation",
     "output",
 )
+TABLES = {  # what names something that has settings of its own
+    "model": sections.model_table,
+    "partition": sections.partition_table,
+    "output": sections.output_table,
+}
 PATHS = (("data", "folder"), ("data", "salt_file"), ("partition", "file"), ("engine", "schedule"))
 
 
@@ -195,8 +200,8 @@ def _complete(raw: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     complete = {}
     for name in SECTIONS:
         values, path = raw.get(name, {}), (name,)
-        if name == "model":
-            complete[name] = sections.model_table(values, path)
+        if name in TABLES:
+            complete[name] = TABLES[name](values, path)
         else:
             complete[name] = table(_fields(name, values), values, path)
     _check_together(complete)

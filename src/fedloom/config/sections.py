@@ -8,12 +8,21 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from ..core.arithmetic import Precision
 from ..core.errors import SettingError
-from ..core.registry import Registry, algorithms, datasets, losses, models
+from ..core.registry import (
+    Registry,
+    algorithms,
+    datasets,
+    horizontal_partitioners,
+    losses,
+    models,
+    vertical_partitioners,
+    writers,
+)
 from ..core.settings import BadKey, Field, KeyPath, Share, at_least, fields_of
 from ..data import datasets as _sets  # noqa: F401  (registers the data sets)
 from ..data.partition.partition import Partition
@@ -110,6 +119,18 @@ class Output:
         str | None,
         "also log to this MLflow address: `sqlite:///mlflow.db`, or a server's (extra `mlflow`)",
     ] = None
+    writers: Annotated[
+        dict[str, dict[str, Any]],
+        "records for other tools, by name, each with its settings: `writers.csv = {}`; see below",
+    ] = field(default_factory=dict)
+
+    @property
+    def asked_writers(self) -> dict[str, dict[str, Any]]:
+        """All of them: {name: settings}."""
+        asked: dict[str, dict[str, Any]] = {"tensorboard": {}} if self.tensorboard else {}
+        if self.mlflow is not None:
+            asked["mlflow"] = {"address": self.mlflow}
+        return {**asked, **self.writers}
 
 
 NAMED = {
@@ -194,6 +215,37 @@ def algorithm_fields(values: Mapping[str, Any], path: KeyPath) -> dict[str, Fiel
 
 def partition_fields() -> dict[str, Field]:
     return {**fields_of(Partition), "file": CUT_FILE}
+
+
+def partition_table(values: Mapping[str, Any], path: KeyPath) -> dict[str, Any]:
+    found = table(partition_fields(), values, path)
+    for key, registry in (
+        ("vertical", vertical_partitioners),
+        ("horizontal", horizontal_partitioners),
+    ):
+        how, where = found[key], (*path, key)
+        if isinstance(how, Mapping):
+            if "name" not in how:
+                raise BadKey(where, f"say its `name`: `fedloom list {registry.plural}`")
+            fields = _named_fields(registry, how["name"], (*where, "name"))
+            found[key] = table(fields, how, where)
+        elif how is not None:
+            table(_named_fields(registry, how, where), {"name": how}, where)
+    return found
+
+
+def _named_fields(registry: Registry, name: Any, path: KeyPath) -> dict[str, Field]:
+    known(registry, name, path)
+    return {"name": Field("name", str), **registry.settings(name)}
+
+
+def output_table(values: Mapping[str, Any], path: KeyPath) -> dict[str, Any]:
+    found = table(fields_of(Output), values, path)
+    for name, settings in found["writers"].items():
+        where = (*path, "writers", name)
+        known(writers, name, where)
+        found["writers"][name] = table(writers.settings(name), settings, where)
+    return found
 
 
 def network_fields() -> dict[str, Field]:

@@ -12,13 +12,17 @@ imported, too; where it names a module, that is all that is wanted.
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from threading import RLock
 from types import ModuleType
 from typing import Any, ClassVar, TypeVar
 
 from .errors import SettingError, nearest
+from .extras import extra_of
+from .settings import Field, fields_of
 
 T = TypeVar("T")
 
@@ -28,7 +32,9 @@ class Registry:
     are made of; without, they are anything that can be called.
 
     Other packages are looked at when a name is asked for that is not known here. One that cannot be
-    loaded is kept in `broken`, and takes nothing from the others.
+    loaded is kept in `broken`, and takes nothing from the others. `home`: the module that registers
+    FedLoom's own, where nothing else is sure to import it. `given`: parameters that FedLoom fills;
+    the others are settings of a run file or party file.
     """
 
     _all: ClassVar[list[Registry]] = []
@@ -42,9 +48,12 @@ class Registry:
         *,
         subclass_of: str | None = None,
         instance_of: str | None = None,
+        home: str | None = None,
+        given: Collection[str] = (),
     ):
         self.what, self.plural = what, plural
         self._subclass_of, self._instance_of = subclass_of, instance_of
+        self._home, self.given = home, tuple(given)
         self._known: dict[str, Any] = {}
         self._waiting: list[EntryPoint] | None = None
         self._broken: dict[str, str] = {}
@@ -66,6 +75,19 @@ class Registry:
         if not isinstance(name, str) or name not in self._known:
             raise SettingError(self.unknown(name))
         return self._known[name]
+
+    @contextmanager
+    def scratch(self) -> Iterator[None]:
+        """What is registered inside is forgotten afterwards: for tests."""
+        known = dict(self._known)
+        try:
+            yield
+        finally:
+            self._known = known
+
+    def settings(self, name: str) -> dict[str, Field]:
+        """What a run file may say about one of them."""
+        return fields_of(self[name], self.given)
 
     def __iter__(self) -> Iterator[str]:
         self._scan()
@@ -97,10 +119,22 @@ class Registry:
 
     def _scan(self) -> None:
         with Registry._lock:
+            self._come_home()
             if self._waiting is None:
                 self._waiting = list(entry_points(group=f"fedloom.{self.plural}"))
             while self._waiting and not Registry._loading:
                 self._load(self._waiting.pop(0))
+
+    def _come_home(self) -> None:
+        home, self._home = self._home, None
+        if home is not None:
+            try:
+                import_module(home)
+            except ModuleNotFoundError as missing:
+                if (extra := extra_of(missing.name or "")) is None:
+                    raise
+                why = f"{missing.name} is not installed: pip install 'fedloom[{extra}]'"
+                self._broken[f"what FedLoom has of {self.plural}"] = why
 
     def _load(self, point: EntryPoint) -> None:
         before = [(registry, dict(registry._known)) for registry in Registry._all]
@@ -129,11 +163,36 @@ losses = Registry("loss", "losses")
 """Losses by name: subclasses of `Loss`."""
 datasets = Registry("data set", "datasets", instance_of="fedloom.data.catalog:DatasetLoader")
 """Data sets by name: loaders that `dataset` has registered."""
-transports = Registry("transport", "transports")
-"""Transports by name."""
 executors = Registry(
-    "executor", "executors", subclass_of="fedloom.engines.execute.executor:Executor"
+    "executor",
+    "executors",
+    subclass_of="fedloom.engines.execute.executor:Executor",
+    home="fedloom.engines.execute.choose",
+    given=("options",),
 )
 """Executors by name: subclasses of `Executor`."""
+vertical_partitioners = Registry(
+    "vertical partitioner",
+    "vertical_partitioners",
+    given=("data", "silos", "seed", "draw", "grid", "lists"),
+)
+"""How columns are dealt out to silos, by name: functions of a data set and the silos."""
+horizontal_partitioners = Registry(
+    "horizontal partitioner",
+    "horizontal_partitioners",
+    given=("data", "clients", "seed", "draw", "placement", "alpha", "key", "shares"),
+)
+"""How rows are dealt out to a silo's clients, by name: functions of a data set and their number."""
 metrics = Registry("metric", "metrics", instance_of="fedloom.records.metrics:Metric")
 """Metrics by name: functions that `metric` has registered."""
+writers = Registry(
+    "records writer", "writers", home="fedloom.records.writers", given=("folder", "title", "config")
+)
+"""Records writers by name: what makes a `Writer`, given a run's folder, title and run file."""
+transports = Registry(
+    "transport",
+    "transports",
+    home="fedloom.deployment.connect",
+    given=("links", "run", "rules"),
+)
+"""Transports by name: what makes a party's links, given its connections, the run and the rules."""

@@ -81,8 +81,12 @@ class Field:
 
 
 def fields_of(thing: Callable[..., Any], without: Collection[str] = ()) -> dict[str, Field]:
-    """The settings of a dataclass or function, by name, except those in `without`."""
-    hints = get_type_hints(thing, include_extras=True)
+    """The settings of a dataclass, another class or a function, by name, except those in
+    `without`."""
+    plain = isinstance(thing, type) and not dataclasses.is_dataclass(thing)
+    hints = get_type_hints(
+        vars(thing).get("__init__", thing) if plain else thing, include_extras=True
+    )
     if dataclasses.is_dataclass(thing):
         defaults = {f.name: _default(f) for f in dataclasses.fields(thing) if f.init}
     else:

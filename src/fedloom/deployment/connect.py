@@ -11,7 +11,6 @@ from ..config.convert import table
 from ..core.errors import DataError, SettingError
 from ..core.files import read_secret
 from ..core.registry import transports
-from ..core.settings import fields_of
 from ..core.topology import SERVER, Client, Party, Topology, title
 from ..fabric.permits import Permits
 from ..transports.grpc.tls import Address, Difference, Door, Identity, clock_of
@@ -24,7 +23,6 @@ from .party_file import PartyFile
 
 GRPC = "grpc"
 TABLE = "transport"  # of the party file
-GIVEN = ("links", "run", "rules")  # what every transport is made of; its other parameters are keys
 
 
 @dataclass(frozen=True)
@@ -48,9 +46,8 @@ class Connections:
             position=position,
             note=note,
         )
-        make = transports[name]
-        fields = fields_of(make, GIVEN)
-        made: PartyTransport = make(self, run, rules, **table(fields, own.transport, (TABLE,)))
+        settings = table(transports.settings(name), own.transport, (TABLE,))
+        made: PartyTransport = transports[name](self, run, rules, **settings)
         return made
 
     @property

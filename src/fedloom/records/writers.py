@@ -1,18 +1,26 @@
-"""Records for other tools: TensorBoard and MLflow, each an extra."""
+"""Records for other tools, while a run goes on: TensorBoard and MLflow, each an extra.
+
+A writer is made by what is registered under its name, of the folder of the run (or of a baseline),
+its title and the resolved run file; its other parameters are keys of `[output.writers.NAME]`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 from ..core.errors import SettingError
+from ..core.registry import writers as registered
 from .record import Record
+
+Config = Mapping[str, Mapping[str, Any]]  # a run file's sections
 
 
 class Writer(Protocol):
-    """Takes one record after the other."""
+    """Takes one record after the other. A run that goes on after a stop makes the records since
+    its last checkpoint again, and writes them again."""
 
     def write(self, record: Record) -> None: ...
 
@@ -32,15 +40,16 @@ def numbers(record: Record) -> dict[str, float]:
     return {name: float(value) for name, value in named.items() if value is not None}
 
 
+@registered.register("tensorboard")
 class TensorBoard:
-    """Event files in a folder."""
+    """Event files in the run's folder (extra `tensorboard`)."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, title: str, config: Config):
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise SettingError("tensorboard: pip install 'fedloom[tensorboard]'") from None
-        self._writer = SummaryWriter(str(folder))
+        self._writer = SummaryWriter(str(folder / "tensorboard"))
 
     def write(self, record: Record) -> None:
         for name, value in numbers(record).items():
@@ -50,10 +59,17 @@ class TensorBoard:
         self._writer.close()
 
 
+@registered.register("mlflow")
 class MLflow:
-    """A run of a tracking server or database."""
+    """A run of an MLflow server or database (extra `mlflow`)."""
 
-    def __init__(self, address: str, name: str, config: Mapping[str, Mapping[str, Any]]):
+    def __init__(
+        self,
+        folder: Path,
+        title: str,
+        config: Config,
+        address: Annotated[str, "`sqlite:///mlflow.db`, or a server's"],
+    ):
         try:
             from mlflow.exceptions import MlflowException
             from mlflow.tracking import MlflowClient
@@ -65,7 +81,7 @@ class MLflow:
             number = known.experiment_id if known else self._client.create_experiment("fedloom")
         except MlflowException as problem:
             raise SettingError(f"mlflow: {address} cannot be used ({problem})") from None
-        self._run = self._client.create_run(number, run_name=name).info.run_id
+        self._run = self._client.create_run(number, run_name=title).info.run_id
         for section in ("algorithm", "engine"):
             for key, value in config.get(section, {}).items():
                 self._client.log_param(self._run, f"{section}.{key}", value)
@@ -80,15 +96,13 @@ class MLflow:
 
 @contextmanager
 def open_writers(
-    events: Path | None, mlflow: str | None, name: str, config: Mapping[str, Mapping[str, Any]]
+    asked: Mapping[str, Mapping[str, Any]], folder: Path, title: str, config: Config
 ) -> Iterator[list[Writer]]:
-    """The writers that a run file asks for."""
+    """The writers that a run file asks for: {name: settings}."""
     writers: list[Writer] = []
     try:
-        if events is not None:
-            writers.append(TensorBoard(events))
-        if mlflow is not None:
-            writers.append(MLflow(mlflow, name, config))
+        for name, settings in asked.items():
+            writers.append(registered[name](folder, title, config, **settings))
         yield writers
     finally:
         for writer in writers:

@@ -159,9 +159,8 @@ class Job:
         folder = self.folder_of(name, main)
         make_folder(folder, SHARED)
         output = self.file.output
-        events = folder / "tensorboard" if output.tensorboard else None
-        label = f"{output.title or self.folder.name} {name}"
-        with open_writers(events, output.mlflow, label, self.file.to_dict()) as writers:
+        title = f"{output.title or self.folder.name} {name}"
+        with open_writers(output.asked_writers, folder, title, self.file.to_dict()) as writers:
             part = Part(self, run, folder, writers)
             part.restore()
             self.watcher.part(name, self.file.rounds, run.round, run.headline)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...core.errors import SettingError, nearest
+from ...core.registry import horizontal_partitioners
 from ...core.rng import Ints, Stream, Streams
 from ..dataset import Dataset
 from .arrays import cut_rows
@@ -20,16 +21,24 @@ from .arrays import cut_rows
 BINS = 10  # a numeric label is replaced by its quantile
 
 
-def in_blocks(data: Dataset, clients: int | Sequence[float], seed: int, placement: str) -> Ints:
-    """A random permutation split in equal blocks, or in given proportions. Training rows are
-    assigned as by `partition` with the same seed."""
+@horizontal_partitioners.register("sizes")
+def in_proportion(data: Dataset, shares: Sequence[float], seed: int, placement: str) -> Ints:
+    """A random permutation split in blocks of given `sizes`, which are proportions. Training rows
+    are assigned as by `partition` with the same seed."""
     owner = np.zeros(data.size, dtype=np.int64)
     for rows, more in _split(data):
         stream = Streams(seed).common("partition", placement, *more)
-        _assign(owner, rows, clients, stream)
+        _assign(owner, rows, shares, stream)
     return owner
 
 
+@horizontal_partitioners.register("random")
+def in_blocks(data: Dataset, clients: int, seed: int, placement: str) -> Ints:
+    """A random permutation split in equal blocks."""
+    return in_proportion(data, [1.0] * clients, seed, placement)
+
+
+@horizontal_partitioners.register("dirichlet")
 def by_label(data: Dataset, clients: int, alpha: float, seed: int, placement: str) -> Ints:
     """The clients' shares of each class are drawn from Dirichlet(alpha, ..., alpha): the smaller
     alpha, the fewer clients have most of a class. Test rows have the same shares."""
@@ -46,6 +55,7 @@ def by_label(data: Dataset, clients: int, alpha: float, seed: int, placement: st
     return owner
 
 
+@horizontal_partitioners.register("key")
 def by_key(data: Dataset, key: str) -> tuple[tuple[str, ...], Ints]:
     """One client for each value of a key, named by it, in the order of the values."""
     if key not in data.keys:
@@ -63,10 +73,10 @@ def _split(data: Dataset) -> list[tuple[Ints, tuple[str, ...]]]:
     return [(np.flatnonzero(~data.test), ()), (np.flatnonzero(data.test), ("test",))]
 
 
-def _assign(owner: Ints, rows: Ints, clients: int | Sequence[float], stream: Stream) -> None:
+def _assign(owner: Ints, rows: Ints, shares: Sequence[float], stream: Stream) -> None:
     """Assign rows to clients, in random order."""
     order = rows[stream.permutation(len(rows))]
-    for place, client_rows in enumerate(cut_rows(len(rows), clients, order)):
+    for place, client_rows in enumerate(cut_rows(len(rows), shares, order)):
         owner[client_rows] = place
 
 

@@ -14,27 +14,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import chain, count, islice, product
 from string import ascii_lowercase
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 
 from ...core.checked import Checked, checked
 from ...core.errors import DataError, SettingError, nearest
+from ...core.registry import horizontal_partitioners, vertical_partitioners
 from ...core.rng import Ints
 from ...core.settings import Positive, at_least
 from ..dataset import Dataset
 from ..federated import Federated
-from . import horizontal, vertical
+from . import horizontal, vertical  # noqa: F401  (registers the partitioners)
+from .partitioners import Named, check_partitioner, name_of, partition_columns, partition_rows
 from .saved_cut import Cut, place, sum_of_ids
 from .vertical import Selections
 from .views import class_view_cut
 
 __all__ = ["Cut", "Partition", "place"]
-
-Vertical = Literal[
-    "contiguous", "columns", "random", "correlated", "importance", "halves", "grid", "views"
-]
-Horizontal = Literal["random", "sizes", "dirichlet", "key"]
 
 CLIENTS = 3
 ROWS = {"clients", "horizontal", "sizes", "key", "mirrored", "labels_at"}  # settings about rows
@@ -58,7 +55,9 @@ class Partition(Checked):
         "their names, or a number of them: a, b, c, ...; none: by the data",
     ] = None
     vertical: Annotated[
-        Vertical | None, "how columns, pixels or views are dealt out; none: by the data"
+        str | dict[str, Any] | None,
+        "how columns, pixels or views are dealt out: a name below, or a table with it and the "
+        "settings it takes; none: by the data",
     ] = None
     columns: Annotated[
         dict[str, list[str | int]] | None, "silo -> its columns (or, in `views`, its blocks)"
@@ -70,9 +69,8 @@ class Partition(Checked):
         "in every silo, silo by silo, or by the silo's name",
     ] = CLIENTS
     horizontal: Annotated[
-        Horizontal,
-        "`random` cuts a permutation in equal blocks, `sizes` in proportions, `dirichlet` draws "
-        "each class's shares, `key` makes a client of each value of a key",
+        str | dict[str, Any],
+        "how rows are dealt out: a name below, or a table with it and the settings it takes",
     ] = "random"
     sizes: Annotated[
         list[float] | dict[str, list[float]] | None,
@@ -95,6 +93,12 @@ class Partition(Checked):
         bool, "with `views`: a class of several clients is whole at each, or dealt out to them"
     ] = True
     seed: Annotated[int, "of what is drawn here"] = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_partitioner(horizontal_partitioners, self.horizontal)
+        if self.vertical is not None:
+            check_partitioner(vertical_partitioners, self.vertical)
 
     @checked()
     def place(self, data: Dataset) -> Federated:
@@ -124,9 +128,10 @@ class Partition(Checked):
         if data.test.all():
             raise DataError(f"data set {data.name} has no training rows")
         how = self._vertical(data)
-        self._check(how)
-        silos = self._silos(data, how)
-        parts = self._parts(data, how, silos)
+        self._check(name_of(how))
+        silos = self._silos(data, name_of(how))
+        given = {"seed": self.seed, "grid": self.grid, "lists": self._lists(silos)}
+        parts = partition_columns(how, data, silos, **given)
         first = data.rows(np.arange(1))
         for silo in silos:
             vertical.features(first, silo, parts[silo])  # raises if its blocks cannot be joined
@@ -143,7 +148,7 @@ class Partition(Checked):
             raise SettingError("labels_at: at least one silo must hold labels")
         return tuple(silo for silo in silos if silo in given)
 
-    def _vertical(self, data: Dataset) -> Vertical:
+    def _vertical(self, data: Dataset) -> Named:
         if self.vertical is not None:
             return self.vertical
         if self.columns is not None:
@@ -154,7 +159,7 @@ class Partition(Checked):
             return "views"
         return "halves" if all(map(vertical.images, data.blocks.values())) else "contiguous"
 
-    def _check(self, how: Vertical) -> None:
+    def _check(self, how: str) -> None:
         """Refuse settings that belong to another choice than the one made."""
         changed = {f.name for f in fields(self) if getattr(self, f.name) != f.default}
         if self.views is None and (alone := sorted(changed & {"classes", "overlap"})):
@@ -168,19 +173,17 @@ class Partition(Checked):
         if self.grid is not None and how != "grid":
             raise SettingError(f"grid is for vertical = 'grid', not {how!r}")
         for setting in ("sizes", "key"):
-            given = getattr(self, setting) is not None
-            if given and self.horizontal != setting:
-                raise SettingError(
-                    f"{setting} is for horizontal = {setting!r}, not {self.horizontal!r}"
-                )
-            if not given and self.horizontal == setting:
+            given, rows = getattr(self, setting) is not None, name_of(self.horizontal)
+            if given and rows != setting:
+                raise SettingError(f"{setting} is for horizontal = {setting!r}, not {rows!r}")
+            if not given and rows == setting:
                 raise SettingError(f"horizontal = {setting!r} needs {setting}")
         if how == "columns" and self.columns is None:
             raise SettingError("vertical = 'columns' needs columns: silo -> column names")
         if how == "grid" and (self.grid is None or len(self.grid) != 2 or min(self.grid) < 1):
             raise SettingError(f"vertical = 'grid' needs grid = [rows, columns], not {self.grid}")
 
-    def _silos(self, data: Dataset, how: Vertical) -> tuple[str, ...]:
+    def _silos(self, data: Dataset, how: str) -> tuple[str, ...]:
         given = self.silos
         cells = None if self.grid is None else self.grid[0] * self.grid[1]
         if isinstance(given, list):
@@ -199,35 +202,21 @@ class Partition(Checked):
             raise SettingError(f"grid: {self.grid} has {cells} cells, for {len(silos)} silos")
         return silos
 
-    def _parts(self, data: Dataset, how: Vertical, silos: tuple[str, ...]) -> Selections:
-        if self.columns is not None:
-            lists = _by_silo("columns", self.columns, silos)
-            for silo, wanted in lists.items():
-                if not wanted:
-                    raise SettingError(f"columns: silo {silo!r} gets none")
-            by = vertical.by_lists if how == "columns" else vertical.blocks_by_lists
-            return by(data, lists)
-        if how == "grid" or how == "halves":
-            rows, across = self.grid or (1, len(silos))
-            return vertical.patches(data, silos, (rows, across), how)
-        if how == "random":
-            return vertical.at_random(data, silos, self.seed)
-        return {
-            "contiguous": vertical.in_order,
-            "correlated": vertical.by_correlation,
-            "importance": vertical.by_importance,
-            "views": vertical.blocks,
-        }[how](data, silos)
+    def _lists(self, silos: tuple[str, ...]) -> dict[str, list[str | int]] | None:
+        """The columns listed for each silo, if any are."""
+        if self.columns is None:
+            return None
+        lists = _by_silo("columns", self.columns, silos)
+        for silo, wanted in lists.items():
+            if not wanted:
+                raise SettingError(f"columns: silo {silo!r} gets none")
+        return lists
 
     def _rows(
         self, data: Dataset, silos: tuple[str, ...]
     ) -> tuple[dict[str, tuple[str, ...]], dict[str, Ints]]:
         """{silo: names of its clients}, {silo: owner of every row}."""
         counts = self._counts(silos)
-        if self.key is not None:
-            names, owners = horizontal.by_key(data, self.key)
-            self._check_clients({silo: len(names) for silo in silos}, counts)
-            return dict.fromkeys(silos, names), dict.fromkeys(silos, owners)
         shares: dict[str, list[float]] = {silo: [1.0] * counts[silo] for silo in silos}
         if self.sizes is not None:
             by_silo = (
@@ -240,16 +229,17 @@ class Partition(Checked):
                 "mirrored: all silos must have as many clients, of the same sizes; clients are "
                 + ", ".join(f"{silo} {len(shares[silo])}" for silo in silos)
             )
+        clients: dict[str, tuple[str, ...]] = {}
         owner: dict[str, Ints] = {}
+        given = {"seed": self.seed, "alpha": self.alpha, "key": self.key}
         for silo in silos:
-            placement = "" if self.mirrored else silo
-            if self.horizontal == "dirichlet":
-                owner[silo] = horizontal.by_label(
-                    data, len(shares[silo]), self.alpha, self.seed, placement
-                )
-            else:
-                owner[silo] = horizontal.in_blocks(data, shares[silo], self.seed, placement)
-        return {silo: tuple(map(str, range(len(shares[silo])))) for silo in silos}, owner
+            placement, own = "" if self.mirrored else silo, shares[silo]
+            clients[silo], owner[silo] = partition_rows(
+                self.horizontal, data, len(own), placement, shares=own, **given
+            )
+        if self.sizes is None:
+            self._check_clients({silo: len(names) for silo, names in clients.items()}, counts)
+        return clients, owner
 
     def _counts(self, silos: tuple[str, ...]) -> dict[str, int]:
         given = self.clients
@@ -262,10 +252,9 @@ class Partition(Checked):
 
     def _check_clients(self, made: Mapping[str, int], counts: Mapping[str, int]) -> None:
         """Where `clients` is set although the rule decides it, both must agree."""
+        how = name_of(self.horizontal)
         if self.clients != CLIENTS and made != counts:
-            raise SettingError(
-                f"clients: {self.clients}, but horizontal = {self.horizontal!r} makes {made}"
-            )
+            raise SettingError(f"clients: {self.clients}, but horizontal = {how!r} makes {made}")
 
 
 def _letters(number: int) -> tuple[str, ...]:

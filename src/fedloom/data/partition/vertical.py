@@ -1,8 +1,8 @@
 """Vertical partitions: which silo gets which columns.
 
 Columns are numbered over all blocks of a set, in order: the columns of a table, the features of a
-sequence (its last axis), the pixels of images, flattened. `patches` and `blocks` give silos images;
-the other rules give them flat pixels.
+sequence (its last axis), the pixels of images, flattened. `patches`, `strips` and `blocks` give
+silos images; the other rules give them flat pixels.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ...core.errors import DataError, SettingError, nearest
+from ...core.registry import vertical_partitioners
 from ...core.rng import Floats, Ints, Streams
 from ..dataset import Dataset
 from .arrays import contiguous
@@ -57,10 +58,11 @@ def _in_runs(data: Dataset, silos: Sequence[str], order: Iterable[int]) -> Selec
     order, known = list(order), columns(data)
     runs = contiguous(len(order), len(silos))
     picks = [sorted(order[run.start : run.stop]) for run in runs]
-    return {silo: _grouped(known, pick) for silo, pick in zip(silos, picks, strict=True)}
+    return {silo: grouped(known, pick) for silo, pick in zip(silos, picks, strict=True)}
 
 
-def _grouped(known: Sequence[tuple[str, int]], pick: Iterable[int]) -> dict[str, Selection]:
+def grouped(known: Sequence[tuple[str, int]], pick: Iterable[int]) -> dict[str, Selection]:
+    """Columns by their numbers over all blocks, block by block."""
     parts: dict[str, list[int]] = {}
     for number in pick:
         block, k = known[number]
@@ -68,16 +70,19 @@ def _grouped(known: Sequence[tuple[str, int]], pick: Iterable[int]) -> dict[str,
     return {block: tuple(numbers) for block, numbers in parts.items()}
 
 
+@vertical_partitioners.register("contiguous")
 def in_order(data: Dataset, silos: Sequence[str]) -> Selections:
     """Adjacent columns together; the first D mod N silos get one more."""
     return _in_runs(data, silos, range(len(columns(data))))
 
 
+@vertical_partitioners.register("random")
 def at_random(data: Dataset, silos: Sequence[str], seed: int) -> Selections:
     """Columns in random order."""
     return _in_runs(data, silos, Streams(seed).common("columns").permutation(len(columns(data))))
 
 
+@vertical_partitioners.register("importance")
 def by_importance(data: Dataset, silos: Sequence[str]) -> Selections:
     """The first silo gets the columns that are most informative about the label, the last silo the
     least informative ones: by the share of a column's variance that the label explains."""
@@ -90,6 +95,7 @@ def by_importance(data: Dataset, silos: Sequence[str]) -> Selections:
     return _in_runs(data, silos, np.argsort(-share, kind="stable").tolist())
 
 
+@vertical_partitioners.register("correlated")
 def by_correlation(data: Dataset, silos: Sequence[str]) -> Selections:
     """Correlated columns together, greedily. Each silo starts with the column most correlated with
     all remaining ones. Then it takes the column most correlated with its own until it has
@@ -142,6 +148,7 @@ def _between_classes(x: Floats, group: Ints) -> Floats:
     return share
 
 
+@vertical_partitioners.register("columns")
 def by_lists(data: Dataset, lists: Mapping[str, Sequence[str | int]]) -> Selections:
     """Columns by name, or by number over all blocks. Columns in no list are left out."""
     known = columns(data)
@@ -157,7 +164,7 @@ def by_lists(data: Dataset, lists: Mapping[str, Sequence[str | int]]) -> Selecti
             if number in seen:
                 raise SettingError(f"columns: {column!r} is listed twice")
             seen.add(number)
-        parts[silo] = _grouped(known, pick)
+        parts[silo] = grouped(known, pick)
     return parts
 
 
@@ -177,8 +184,15 @@ def _number(column: str | int, count: int, numbers: Mapping[str, Sequence[int]])
     return column
 
 
-def blocks(data: Dataset, silos: Sequence[str]) -> Selections:
-    """Whole blocks, adjacent ones together."""
+@vertical_partitioners.register("views")
+def blocks(
+    data: Dataset, silos: Sequence[str], lists: Mapping[str, Sequence[str | int]] | None = None
+) -> Selections:
+    """Whole blocks: adjacent ones together, or those that `columns` lists."""
+    return _blocks_in_order(data, silos) if lists is None else _blocks_by_lists(data, lists)
+
+
+def _blocks_in_order(data: Dataset, silos: Sequence[str]) -> Selections:
     names = list(data.blocks)
     if len(silos) > len(names):
         raise SettingError(
@@ -192,8 +206,8 @@ def blocks(data: Dataset, silos: Sequence[str]) -> Selections:
     }
 
 
-def blocks_by_lists(data: Dataset, lists: Mapping[str, Sequence[str | int]]) -> Selections:
-    """Whole blocks by name. Blocks in no list are left out."""
+def _blocks_by_lists(data: Dataset, lists: Mapping[str, Sequence[str | int]]) -> Selections:
+    """Blocks in no list are left out."""
     seen: set[str] = set()
     for name in (str(block) for wanted in lists.values() for block in wanted):
         if name not in data.blocks:
@@ -204,11 +218,22 @@ def blocks_by_lists(data: Dataset, lists: Mapping[str, Sequence[str | int]]) -> 
     return {silo: {str(block): None for block in wanted} for silo, wanted in lists.items()}
 
 
-def patches(
+@vertical_partitioners.register("halves")
+def strips(data: Dataset, silos: Sequence[str]) -> Selections:
+    """A strip of every image, side by side."""
+    return _patches(data, silos, (1, len(silos)), "halves")
+
+
+@vertical_partitioners.register("grid")
+def patches(data: Dataset, silos: Sequence[str], grid: Sequence[int]) -> Selections:
+    """A patch of every image, row by row, as `grid` says."""
+    return _patches(data, silos, (grid[0], grid[1]), "grid")
+
+
+def _patches(
     data: Dataset, silos: Sequence[str], grid: tuple[int, int], vertical: str
 ) -> Selections:
-    """Images in a grid of rectangles, row by row; (1, N) is N vertical strips. A silo gets the same
-    patch of every block."""
+    """Images in a grid of rectangles. A silo gets the same patch of every block."""
     parts: Selections = {silo: {} for silo in silos}
     for name, block in data.blocks.items():
         if not images(block):

@@ -13,7 +13,10 @@ from .compiler import Compiler
 
 
 class Compiled(Executor):
-    """One client by itself is a batch of one, so that its gradient is compiled, too."""
+    """torch.compile, of all clients of a chunk at once.
+
+    One client by itself is a batch of one, so that its gradient is compiled, too.
+    """
 
     name = "compiled"
     batches_one = True

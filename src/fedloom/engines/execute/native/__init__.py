@@ -12,7 +12,10 @@ from .sums import Programs
 
 
 class Native(Executor):
-    """Means only; what is no mean, another executor runs."""
+    """Functions in C, made for the work and built once, on a CPU.
+
+    Means only; what is no mean, another executor runs.
+    """
 
     name = "native"
 

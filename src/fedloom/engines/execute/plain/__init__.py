@@ -12,7 +12,7 @@ from ..executor import Executor, Work
 
 
 class Plain(Executor):
-    """A call."""
+    """A call, as torch runs it."""
 
     name = "plain"
 

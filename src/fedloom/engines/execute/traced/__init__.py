@@ -13,7 +13,10 @@ from ..workers import autocast
 
 
 class Traced(Executor):
-    """Calls work as it is, until that has taken as long as tracing it would."""
+    """A graph of torch's operations, without those that are not needed.
+
+    Calls work as it is, until that has taken as long as tracing it would.
+    """
 
     name = "traced"
 
