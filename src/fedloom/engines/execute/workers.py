@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cache
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -40,8 +37,8 @@ def ahead(items: Iterable[T], work: Callable[[T], object]) -> Iterator[T]:
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """By one thread of torch's own: several wait for more by turning round and round, on the cores
-    of those that work ahead."""
+    """By one thread of torch's own: several spin-wait for more, on the cores of those that work
+    ahead."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -67,7 +64,7 @@ def _pool(threads: int) -> ThreadPoolExecutor:
             ready = threading.Barrier(threads + 1)
 
             def single() -> None:
-                torch.get_num_threads()  # a thread's first look sets its number to the common one
+                torch.get_num_threads()  # a thread's first call sets its number to the common one
                 torch.set_num_threads(1)
                 ready.wait()
 
@@ -77,27 +74,3 @@ def _pool(threads: int) -> ThreadPoolExecutor:
             ready.wait()
             torch.set_num_threads(threads)  # setting it there has set what new threads begin with
         return _pools[threads]
-
-
-def in_threads(work: Any, data: Any, threads: int) -> None:
-    """work(data), compiled, in so many threads at once, which share it out among themselves. They
-    are torch's own where these can be had: others would have to wait while these turn round."""
-    if threads < 2 or threading.current_thread() is not threading.main_thread():
-        work(data)
-    elif (start := _start_of_torchs()) is not None:
-        start(work, data, threads, 0)
-    else:
-        pool = _pool(threads)
-        for other in [pool.submit(work, data) for _ in range(threads)]:
-            other.result()
-
-
-@cache
-def _start_of_torchs() -> Any:
-    """GNU's library for OpenMP, which comes with torch, starts a function in all of its threads."""
-    for path in (Path(torch.__file__).parent / "lib").glob("libgomp*"):
-        try:
-            return ctypes.CDLL(str(path)).GOMP_parallel
-        except (OSError, AttributeError):
-            continue
-    return None

@@ -233,17 +233,11 @@ def test_bits_do_not_depend_on_threads_or_interruptions():
     assert all(torch.equal(a, found[0]) for a in found)
 
 
-def test_threads_of_our_own_do_where_torchs_are_not_to_be_had(monkeypatch):
-    monkeypatch.setattr("fedloom.engines.execute.workers._start_of_torchs", lambda: None)
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(2)
-        rule = TDCD(local_steps=3, batch=40)
-        fast, apart = both(rule, TASKS["mlp"], rows(), limits=THREADS)
-        assert apart < 1e-12
-        assert programs(fast)
-    finally:
-        torch.set_num_threads(before)
+def test_a_compiler_without_threads_makes_a_program_of_one(monkeypatch):
+    monkeypatch.setattr(program, "OPENMP", "--no-such-flag")
+    fast, apart = both(TDCD(local_steps=3, batch=40), TASKS["mlp"], rows(), limits=THREADS)
+    assert apart < 1e-12
+    assert programs(fast)
 
 
 def warnings_of(caplog):

@@ -12,6 +12,7 @@ import os
 import shlex
 import shutil
 import subprocess
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,13 +25,13 @@ from torch import Tensor
 from ....core.rng import Floats, Ints
 from ...limits import Limits
 from ..described import Way
-from ..workers import in_threads
 from .arrays import Array, Unknown, numbers, order_of
 from .emit import LINE, Emitter, Given
 from .expressions import TYPES
 
 FLAGS = ["-O3", "-march=native", "-funroll-loops", "-std=gnu11", "-w", "-shared", "-fPIC"]
 FLAGS += ["-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-fassociative-math"]
+OPENMP = "-fopenmp"  # left out where a compiler does not have it
 LONG = 120  # seconds after which a compiler is given up
 BLOCK = 32  # clients that are added up together, or more
 ROWS = 16  # rows are counted in these, so that arrays begin where lines do
@@ -40,7 +41,7 @@ TYPE = """typedef void Client(const I, const I, const I, const I, double, void *
 CLIENT = """static void client{few}(const I n, const I rows, const I start, const I silo, double w,
     void *const *in, double *into, double *weight, char *room) {{"""
 # counts: of blocks, of those that are taken, of threads, of the most rows, of bytes of a room
-RUN = """void run(void *const *t) {
+RUN = """static void run_blocks(void *const *t) {
     I *const counts = t[0];
     const I *const edges = t[1], *const starts = t[2], *const counted = t[3], *const silo = t[4];
     const double *const times = t[5];
@@ -58,6 +59,10 @@ RUN = """void run(void *const *t) {
             client(n, counts[3], starts[k], silo[k], times[k], t[8], into, weight, room);
         }
     }
+}
+void run(void *const *t, int threads) {
+    #pragma omp parallel num_threads(threads)
+    run_blocks(t);
 }
 """
 
@@ -110,6 +115,8 @@ class Program:
         rows = -(-int(clients.rows.max(initial=0)) // ROWS) * ROWS
         work = int(clients.rows.sum()) * self._work[0] + len(clients.silo) * self._work[1]
         threads = torch.get_num_threads() if work > self._limits.thread_operations else 1
+        if threading.current_thread() is not threading.main_thread():
+            threads = 1  # others are at work beside it
         room = -(-(self._fixed + self._varying * rows) // LINE) * LINE
         rooms = np.empty(threads * room + LINE, dtype=np.uint8)
         sums, weights = np.empty((len(edges) - 1, sum(self._sizes))), np.empty(len(clients.silo))
@@ -117,11 +124,11 @@ class Program:
         pointers = np.array([a.data_ptr() for a in given])
         arrays = counts, np.array(edges), *clients, sums, weights, pointers
         at = [*(a.ctypes.data for a in arrays), -(-rooms.ctypes.data // LINE) * LINE]
-        in_threads(self._run, (ctypes.c_void_p * len(at))(*at), threads)
-        found = torch.from_numpy(np.stack([sums[a:b].sum(0) for a, b in blocks]))
+        self._run((ctypes.c_void_p * len(at))(*at), threads)
+        totals = torch.from_numpy(np.stack([sums[a:b].sum(0) for a, b in blocks]))
         parts = torch.from_numpy(np.bincount(clients.silo, weights, minlength=silos))
-        split = zip(found.split(self._sizes, dim=1), self._results, strict=True)
-        return Totals([_shaped(a, mine) for a, mine in split], parts, weights)
+        split = zip(totals.split(self._sizes, dim=1), self._results, strict=True)
+        return Totals([_shaped(a, like) for a, like in split], parts, weights)
 
 
 def _blocks(clients: Sequence[int], most: int) -> tuple[list[int], list[tuple[int, int]]]:
@@ -185,29 +192,35 @@ def _client(w: Emitter, ways: Sequence[Way], weighted: bool, few: int) -> list[s
 
 def compiler() -> list[str]:
     """The command of a C compiler."""
-    if told := shlex.split(os.environ.get("CC", "")):
-        return told
+    if command := shlex.split(os.environ.get("CC", "")):
+        return command
     for name in ("cc", "gcc", "clang"):
-        if found := shutil.which(name):
-            return [found]
+        if path := shutil.which(name):
+            return [path]
     raise Unknown("there is no C compiler (cc, gcc or clang)")
 
 
 def _compiled(source: str) -> Any:
+    """Its function `run`. Threads are OpenMP's: those of the library that torch has loaded. A
+    compiler without OpenMP makes a program of one thread."""
     with TemporaryDirectory(prefix="fedloom") as folder:
         text, made = Path(folder) / "clients.c", Path(folder) / "clients.so"
         text.write_text(source, encoding="utf-8")
         command = [*compiler(), *FLAGS, str(text), "-o", str(made), "-lm"]
-        try:
-            ran = subprocess.run(command, capture_output=True, text=True, timeout=LONG)
-        except (OSError, subprocess.TimeoutExpired) as problem:
-            raise Unknown(f"{command[0]}: {problem}") from None
-        if ran.returncode:
-            told = (ran.stderr.strip().splitlines() or ["it failed"])[0]
-            raise Unknown(f"{command[0]}: {told}")
+        if _refused([*command, OPENMP]) and (why := _refused(command)):
+            raise Unknown(f"{command[0]}: {why}")
         try:
             run = ctypes.CDLL(str(made)).run
         except OSError as problem:  # a folder that nothing may be run from
             raise Unknown(str(problem)) from None
     run.restype = None
     return run
+
+
+def _refused(command: Sequence[str]) -> str | None:
+    """Why a compiler did nothing; None if it did."""
+    try:
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=LONG)
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        return str(problem)
+    return (ran.stderr.strip().splitlines() or ["it failed"])[0] if ran.returncode else None
