@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedloom import Run
 from fedloom.models.task import Part
-from fedloom.runs.run import Run
 
 from .cases import Case
 
