@@ -119,6 +119,8 @@ class Rollback:
         if agreed.held not in transport.position.held:
             raise OutOfStepError(f"{title(self.me)} does not hold round {agreed.held.round}")
         crash("before agreeing")
+        own = (*self.past.back, agreed.back[-1])  # the first hub may come from before the others
+        agreed = replace(agreed, back=max(agreed.back, own, key=len))
         self.past.adopt(agreed.held, agreed.line, agreed.back)
         crash("agreed")
         return replace(agreed, late=agreed.late | {transport.links[first].boot})
