@@ -31,8 +31,8 @@ class Carried:
         return CarriedTransport(me, run, post, dials=dials, expected=expected, **rules)
 
     def cut(self, one, other):
-        self.office.cut(one, other)
-        threading.Timer(0.03, self.office.mend, (one, other)).start()
+        self.office.disconnect(one, other)
+        threading.Timer(0.03, self.office.reconnect, (one, other)).start()
 
 
 class BadlyCarried(Carried):

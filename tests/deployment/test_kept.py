@@ -25,7 +25,7 @@ from fedloom.fabric.ledger import Ledger
 from fedloom.fabric.schedule import Everyone, Recorded
 from fedloom.records.snapshot import Snapshot
 from fedloom.testing import placement, task
-from fedloom.transports.grpc.tls import Address, Identity
+from fedloom.transports.grpc.tls import Identity, PeerAddress
 from fedloom.transports.grpc.transport import GrpcTransport
 from tests.deployment.test_processes import (
     ONE,
@@ -49,7 +49,7 @@ from fedloom.core.registry import algorithms
 from fedloom.runs.run import Snapshot
 from fedloom.testing import placement, task
 from fedloom.transports.grpc import GrpcTransport
-from fedloom.transports.grpc.tls import Address, Identity
+from fedloom.transports.grpc.tls import PeerAddress, Identity
 from tests.helpers.personal import Personal
 algorithms.register("personal")(Personal)
 sys.exit(main(sys.argv[1:]))
@@ -192,7 +192,7 @@ def test_what_a_client_must_have_kept(tmp_path):
 
 def a_client():
     """One that is connected to nobody."""
-    rows, nowhere = placement(), Address("127.0.0.1:1", b"", "nobody", None)
+    rows, nowhere = placement(), PeerAddress("127.0.0.1:1", b"", "nobody", None)
     transport = GrpcTransport(ONE_ASH, "e" * 64, Identity(b"", b""), dials={"ash": nowhere})
     fed = PartyEngine(
         task(), task().shapes(rows, torch.float64), rows.view([ONE_ASH]), hosted=[ONE_ASH],

@@ -21,7 +21,7 @@ from fedloom.fabric.schedule import Everyone, Moment, RollbackRecord
 from fedloom.records.checkpoint import load_checkpoint
 from fedloom.records.history import Checkpoints
 from fedloom.testing import placement, task
-from fedloom.transports.grpc.tls import Address, Identity
+from fedloom.transports.grpc.tls import Identity, PeerAddress
 from fedloom.transports.grpc.transport import GrpcTransport
 
 ALGORITHM = TDCD(local_steps=2, lr=0.2, batch=20)
@@ -30,7 +30,7 @@ RUN = "e" * 64
 
 def hub(waits=None):
     """A hub that is connected to nobody."""
-    rows, address = placement(), Address("127.0.0.1:1", b"", "nobody", None)
+    rows, address = placement(), PeerAddress("127.0.0.1:1", b"", "nobody", None)
     own = Identity(b"", b"")
     transport = GrpcTransport(
         "ash", RUN, own, dials={"birch": address, Client("ash", "0"): address}

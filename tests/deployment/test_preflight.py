@@ -70,7 +70,7 @@ def test_a_party_that_is_ready(prepared, capsys):
     ],
 )
 def test_clocks_are_compared(prepared, capsys, ahead, good, told):
-    prepared.hub._meeting.clock = lambda: time.time() + ahead
+    prepared.hub._peering.clock = lambda: time.time() + ahead
     code, findings = check(prepared, ONE, capsys)
     assert code == (2 if good is False else 0)
     assert findings["clock of a"][0] is good
@@ -82,7 +82,7 @@ def test_a_certificate_that_is_over_by_the_other_clock(prepared, capsys):
     made = Authority.read(prepared.folder / "keys" / "a").issue(ONE, 250 / 86400)
     save(prepared.of(ONE), "party", *made)
     write_list(prepared.of("a") / "allow.toml", {str(ONE): [made[0].fingerprint]})
-    prepared.hub._meeting.clock = lambda: time.time() + 280
+    prepared.hub._peering.clock = lambda: time.time() + 280
     code, findings = check(prepared, ONE, capsys)
     assert code == 2
     assert "by it, our certificate is not valid" in findings["clock of a"][1]

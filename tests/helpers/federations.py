@@ -9,7 +9,7 @@ from fedloom.engines.party.engine import PartyEngine
 from fedloom.engines.party.timeouts import Waits
 from fedloom.fabric.schedule import Everyone
 from fedloom.runs.loop import play
-from fedloom.transports.grpc.tls import Address, Door, Identity
+from fedloom.transports.grpc.tls import Identity, ListenSettings, PeerAddress
 from fedloom.transports.grpc.transport import GrpcTransport
 from fedloom.transports.party import Timing
 
@@ -48,11 +48,11 @@ class Keys:
         own = self.topology.of(me) if me != SERVER else ()
         cas = {silo: self.ca(silo) for silo in (me, *later)}
         pem = b"".join(ca.pem() for ca in cas.values())
-        return Door("127.0.0.1:0", Gate(self.allow, cas), pem, (*own, *later))
+        return ListenSettings("127.0.0.1:0", Gate(self.allow, cas), pem, (*own, *later))
 
     def address(self, party, port):
         gate = Gate(self.allow, {party: self.ca(party)})
-        return Address(f"127.0.0.1:{port}", self.ca(party).pem(), host_name(party), gate)
+        return PeerAddress(f"127.0.0.1:{port}", self.ca(party).pem(), host_name(party), gate)
 
 
 def opened(keys, timing=QUICK, notes=None, run=RUN, only=None):

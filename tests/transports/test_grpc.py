@@ -12,7 +12,7 @@ from fedloom.core.topology import Client, Topology
 from fedloom.fabric.kinds import Key, Message
 from fedloom.fabric.ledger import Ledger
 from fedloom.testing.samples import examples_of, sample_of
-from fedloom.transports.grpc.tls import Address, Identity
+from fedloom.transports.grpc.tls import Identity, PeerAddress
 from fedloom.transports.grpc.transport import GrpcTransport
 from tests.helpers.federations import Keys, opened, run_connected
 
@@ -44,7 +44,7 @@ def test_what_is_the_same_for_all_clients_is_kept_once():
     """A model to many clients is not as many copies of it."""
     two, nowhere = (
         (Client("ash", "0"), Client("ash", "1")),
-        Address("127.0.0.1:1", b"", "nobody", None),
+        PeerAddress("127.0.0.1:1", b"", "nobody", None),
     )
     hub = GrpcTransport("ash", "r", Identity(b"", b""), dials=dict.fromkeys(two, nowhere))
     theta = {"w": torch.zeros(5)}

@@ -17,7 +17,7 @@ from fedloom.transports import mailbox, wire
 from fedloom.transports.grpc.transport import GrpcTransport
 from fedloom.transports.link import Link
 from fedloom.transports.mailbox import Mailbox
-from fedloom.transports.talk import AHEAD
+from fedloom.transports.session import AHEAD
 from tests.helpers.federations import Keys, dialling, opened
 from tests.transports.test_disturbed import joined, refusals, until
 
@@ -58,7 +58,7 @@ def test_numbers_out_of_range_neither_leave_nor_come_in(bad):
     into = Link("ash", ONE, RUN, mailbox, bounds=Bounds(1e6))
     with pytest.raises(FrameError, match="in update from client ash/1"):
         into.receive(wire.encode(message, RUN))
-    assert mailbox.held(ONE) == 0
+    assert mailbox.waiting(ONE) == 0
 
 
 def refused_frame(number, kind):
@@ -101,11 +101,11 @@ def test_a_norm_out_of_range_neither_leaves_nor_comes_in():
         out.post(message, wire.body_of(payload, "update"))
     with pytest.raises(FrameError, match="in update from client ash/1 to hub ash; at most 10"):
         into.receive(wire.encode(message, RUN))
-    assert (out.sent_since(-1), mailbox.held(ONE)) == ([], 0)
+    assert (out.sent_since(-1), mailbox.waiting(ONE)) == ([], 0)
     smaller = {"w": payload["w"], "b": torch.full((4,), 2.0)}
     into.receive(wire.encode(message._replace(payload=smaller), RUN))
     into.receive(wire.encode(message._replace(key=Key(0, 2), kind="embedding"), RUN))
-    assert mailbox.held(ONE) == 2
+    assert mailbox.waiting(ONE) == 2
 
 
 def test_a_client_that_sends_nonsense_is_cut_off_and_named(federation):
@@ -115,7 +115,7 @@ def test_a_client_that_sends_nonsense_is_cut_off_and_named(federation):
     transports[ONE].send(Message(Key(0, 1), "update", ONE, "ash", torch.tensor([float("nan")])))
     until(lambda: any("NaN or infinity in update" in why for why in refusals(notes, "ash")))
     assert transports["ash"].links[ONE].counts["refused"] == 1
-    assert transports["ash"].mailbox("ash").held(ONE) == 0
+    assert transports["ash"].mailbox("ash").waiting(ONE) == 0
     transports[ZERO].send(Message(Key(0, 1), "update", ZERO, "ash", torch.ones(1)))
     assert transports["ash"].mailbox("ash").take(ZERO, Key(0, 1), "update", 20) is not None
 
@@ -128,9 +128,9 @@ def test_a_hub_that_is_revoked_is_cut_off_by_those_who_dial_it(keys, federation,
     allowed = read_list(keys.allow)
     write_list(keys.allow, {party: prints for party, prints in allowed.items() if party != who})
     until(lambda: any("not on the allow-list" in why for why in refusals(notes, dialler)))
-    until(lambda: who not in transports[dialler]._standing.talks)
+    until(lambda: who not in transports[dialler]._state.sessions)
     write_list(keys.allow, allowed)
-    until(lambda: who in transports[dialler]._standing.talks)
+    until(lambda: who in transports[dialler]._state.sessions)
 
 
 def test_a_hub_must_have_the_key_of_the_certificate_that_it_shows(keys):
@@ -146,7 +146,7 @@ def test_a_hub_must_have_the_key_of_the_certificate_that_it_shows(keys):
 
     thief = GrpcTransport("ash", "a" * 64, old, door=keys.door("ash"))
     thief.open()
-    thief._meeting.identity = Thief(new.certificate, old.key)
+    thief._peering.identity = Thief(new.certificate, old.key)
     told = []
     client = dialling(keys, ONE, thief.port, notes=told)
     try:
@@ -175,9 +175,9 @@ def test_a_member_that_runs_ahead_is_not_read_on(federation):
     box = transports["ash"].mailbox("ash")
     for move in range(1, 4 * AHEAD):
         transports[ONE].send(Message(Key(0, move), "update", ONE, "ash", torch.ones(1)))
-    until(lambda: box.held(ONE) >= AHEAD)
+    until(lambda: box.waiting(ONE) >= AHEAD)
     time.sleep(0.3)  # it would have come by now
-    assert box.held(ONE) <= AHEAD + 1
+    assert box.waiting(ONE) <= AHEAD + 1
     for move in range(1, 4 * AHEAD):
         assert box.take(ONE, Key(0, move), "update", 20) is not None
 
@@ -204,10 +204,10 @@ def test_time_in_which_a_process_stood_still_is_nobodys_silence(monkeypatch):
 
 def test_a_refusal_that_repeats_does_not_fill_the_log(federation):
     transports, notes = federation
-    standing = transports["ash"]._standing
+    state = transports["ash"]._state
     before = len(notes)
     for _ in range(100):
-        standing.refused("the same again", ONE)
+        state.refused("the same again", ONE)
     told = [facts for _, event, facts in notes[before:] if event == "refused"]
     assert [facts.get("times", 1) for facts in told] == [1, 2, 4, 8, 16, 32, 64]
-    assert standing.refusals >= 100
+    assert state.refusals >= 100

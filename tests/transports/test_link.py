@@ -10,7 +10,7 @@ from fedloom.core.errors import FrameError, OutOfStepError, RefusedError
 from fedloom.core.topology import Client
 from fedloom.fabric.kinds import AT_THE_END, Key, Message
 from fedloom.transports import wire
-from fedloom.transports.link import NOTHING, Hello, Link, Part, pack, unpack
+from fedloom.transports.link import NOTHING, FramePart, Hello, Link, pack, unpack
 from fedloom.transports.mailbox import Mailbox
 
 RUN = "c" * 64
@@ -162,8 +162,8 @@ def test_two_messages_in_one_move_cannot_be():
 def test_pieces_make_a_frame():
     link, _ = receiver()
     whole = frame(0, 1)
-    assert link.part(Part(len(whole) - 10, memoryview(whole)[:10])) is None
-    assert link.part(Part(0, memoryview(whole)[10:])) == whole
+    assert link.part(FramePart(len(whole) - 10, memoryview(whole)[:10])) is None
+    assert link.part(FramePart(0, memoryview(whole)[10:])) == whole
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_pieces_make_a_frame():
 )
 def test_pieces_that_do_not_fit(parts, why):
     link, _ = receiver()
-    *first, last = [Part(left, memoryview(data)) for left, data in parts]
+    *first, last = [FramePart(left, memoryview(data)) for left, data in parts]
     for part in first:
         assert link.part(part) is None
     with pytest.raises(FrameError, match=why):
@@ -190,7 +190,7 @@ def test_mutated_packets_are_refused_or_harmless():
     """What a connection reads is a packet of a known kind, or an error with a name; a frame that
     was changed inside a packet never reaches the mailbox."""
     draw = random.Random(5)
-    real = pack(Part(0, memoryview(frame(0, 1))))
+    real = pack(FramePart(0, memoryview(frame(0, 1))))
     for _ in range(3000):
         changed = bytearray(real)
         for _ in range(draw.randrange(1, 4)):
@@ -200,7 +200,7 @@ def test_mutated_packets_are_refused_or_harmless():
         link, mailbox = receiver()
         with contextlib.suppress(FrameError):
             packet = unpack(bytes(changed))
-            if isinstance(packet, Part):
+            if isinstance(packet, FramePart):
                 whole = link.part(packet)
                 if whole is not None and whole != frame(0, 1):
                     link.receive(whole)

@@ -107,7 +107,7 @@ def hub_that_said(*keys):
 def test_a_hub_that_does_not_remember_what_it_said_goes_back(again):
     _, other = hub_that_said((19, 1), (20, 1))
     if again:
-        heard = other.ear.heard
+        heard = other.received.latest
         other = Link("insurer", "bank", RUN, Mailbox("insurer"))
         other.resume(21, [], Key(19, 9), heard)
     restored = Link("bank", "insurer", RUN, Mailbox("bank"))
@@ -142,8 +142,8 @@ def test_what_nobody_keeps_any_more_is_not_sent_in_part():
 def test_a_digest_is_of_one_round():
     _, other = hub_that_said((19, 1), (20, 1))
     alone = hub_that_said((20, 1))[1]
-    assert other.ear.heard == alone.ear.heard
-    assert (alone.ear.heard.round, len(alone.ear.heard.said)) == (20, 1)
+    assert other.received.latest == alone.received.latest
+    assert (alone.received.latest.round, len(alone.received.latest.digests)) == (20, 1)
     assert Link("insurer", "bank", RUN, Mailbox("insurer")).last_before(3) == NOTHING
 
 

@@ -14,9 +14,9 @@ from fedloom.fabric.permits import Permits, way
 from fedloom.transports import wire
 from fedloom.transports.grpc.tls import METHOD
 from fedloom.transports.grpc.transport import GrpcTransport
-from fedloom.transports.link import NOTHING, Hello, Part, pack
+from fedloom.transports.link import NOTHING, FramePart, Hello, pack
 from fedloom.transports.party import Timing
-from fedloom.transports.standing import DIFFERENT
+from fedloom.transports.party_state import DIFFERENT
 from tests.helpers.federations import RUN, Keys
 from tests.transports.test_disturbed import until
 
@@ -31,7 +31,7 @@ def frame(kind, payload):
 
 
 def whole(data):
-    return [pack(Part(0, memoryview(data)))]
+    return [pack(FramePart(0, memoryview(data)))]
 
 
 def of_another_form(number):
@@ -52,7 +52,7 @@ def changed_on_its_way(number):
 
 def pieces_that_do_not_fit(number):
     piece = memoryview(bytes(900_000))
-    return [pack(Part(2_000_000, piece)), pack(Part(number, piece))]
+    return [pack(FramePart(2_000_000, piece)), pack(FramePart(number, piece))]
 
 
 def no_packet(number):

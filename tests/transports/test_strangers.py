@@ -12,7 +12,7 @@ import pytest
 from fedloom.core.errors import SettingError
 from fedloom.core.topology import Client, Topology
 from fedloom.transports.grpc import listener
-from fedloom.transports.grpc.listener import Limits
+from fedloom.transports.grpc.listener import StrangerLimits
 from tests.deployment.test_processes import SLOW
 from tests.helpers.federations import Keys, dialling, opened
 from tests.transports.test_disturbed import joined, until
@@ -25,7 +25,9 @@ FIRST = Client("ash", "1")
 def federation(tmp_path, monkeypatch):
     """One hub and its clients, little patience and little room; and what they noted."""
     monkeypatch.setattr(listener, "PATIENCE", 0.5)
-    monkeypatch.setattr(Limits, "beside", lambda members: Limits(silent=8, speaking=4))
+    monkeypatch.setattr(
+        StrangerLimits, "beside", lambda members: StrangerLimits(silent=8, handshaking=4)
+    )
     keys, notes = Keys(tmp_path, SMALL), []
     transports = opened(keys, notes=notes)
     joined(transports, notes)
@@ -90,15 +92,15 @@ def test_who_is_let_in_stays(federation):
 def test_who_calls_twice_stays_when_one_call_has_ended(federation):
     transports, notes = federation[1:]
     hub = transports["ash"]
-    front = hub._meeting.front
+    listener = hub._peering.listener
 
     async def call():
-        for peer in front._visitors:  # they talk
-            with front.let_in(peer):
+        for peer in listener._incoming:  # peers that are connected
+            with listener.admitted(peer):
                 pass
-        return front.strangers
+        return listener.strangers
 
-    assert len(front._visitors) == 2
+    assert len(listener._incoming) == 2
     assert asyncio.run_coroutine_threadsafe(call(), hub._loop).result(5) == 0
     assert not [event for _, event, _ in notes if event == "left"]
 
@@ -141,18 +143,18 @@ def test_a_client_comes_in_through_a_crowd(federation):
 
 def test_few_files_are_said_before_anybody_comes(monkeypatch):
     monkeypatch.setattr(listener, "raised_limit", lambda: 1024)
-    assert Limits.beside(4) == Limits(442, 128)
-    assert Limits.beside(200) == Limits(148, 49)
+    assert StrangerLimits.beside(4) == StrangerLimits(442, 128)
+    assert StrangerLimits.beside(200) == StrangerLimits(148, 49)
     with pytest.raises(
         SettingError, match=r"1024 open files are too few .* 300 parties: allow 2056"
     ):
-        Limits.beside(300)
+        StrangerLimits.beside(300)
 
 
 def test_all_members_may_come_back_at_once(monkeypatch):
     monkeypatch.setattr(listener, "raised_limit", lambda: 1 << 16)
-    assert Limits.beside(4) == Limits(512, 128)
-    assert Limits.beside(1000) == Limits(2000, 2000)
+    assert StrangerLimits.beside(4) == StrangerLimits(512, 128)
+    assert StrangerLimits.beside(1000) == StrangerLimits(2000, 2000)
 
 
 def test_the_limit_of_files_is_raised_as_far_as_may_be():

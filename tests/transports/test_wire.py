@@ -112,30 +112,30 @@ def described(payload):
 
 
 def deep(levels):
-    node = wire.Constant(None)
+    node = wire.ConstantNode(None)
     for _ in range(levels):
-        node = wire.Several((node,))
+        node = wire.TupleNode((node,))
     return node
 
 
 def very_deep():
     """Deeper than anything that could be encoded here."""
-    inner = msgspec.msgpack.encode(wire.Constant(None))
+    inner = msgspec.msgpack.encode(wire.ConstantNode(None))
     level = msgspec.msgpack.encode(deep(1)).removesuffix(inner)
-    return described(wire.Constant(None)).replace(inner, level * 20_000 + inner)
+    return described(wire.ConstantNode(None)).replace(inner, level * 20_000 + inner)
 
 
 @pytest.mark.parametrize(
     ("envelope", "why"),
     [
-        (described(wire.Leaf("float32", (2,))), "not as described"),
-        (described(wire.Leaf("float99", (2,))), "is no tensor"),
-        (described(wire.Leaf("float32", (-2,))), "is no tensor"),
-        (described(wire.Leaf("float32", (0, 1 << 60))), "is no tensor"),
-        (described(wire.Leaf("float32", (1,) * 100)), "is no tensor"),
-        (described(wire.Record("Theta", ())), "no record 'Theta' of 0 fields"),
-        (described(wire.Record("Batch", (wire.Constant(None),))), "no record 'Batch'"),
-        (described(wire.Record("system", (wire.Constant("ls"),))), "no record 'system'"),
+        (described(wire.TensorNode("float32", (2,))), "not as described"),
+        (described(wire.TensorNode("float99", (2,))), "is no tensor"),
+        (described(wire.TensorNode("float32", (-2,))), "is no tensor"),
+        (described(wire.TensorNode("float32", (0, 1 << 60))), "is no tensor"),
+        (described(wire.TensorNode("float32", (1,) * 100)), "is no tensor"),
+        (described(wire.RecordNode("Theta", ())), "no record 'Theta' of 0 fields"),
+        (described(wire.RecordNode("Batch", (wire.ConstantNode(None),))), "no record 'Batch'"),
+        (described(wire.RecordNode("system", (wire.ConstantNode("ls"),))), "no record 'system'"),
         (described(deep(40)), "more than 16 levels"),
         (very_deep(), "cannot be read .maximum recursion"),
         (b"\x80", "cannot be read"),
@@ -150,7 +150,7 @@ def test_well_sealed_nonsense_is_refused(envelope, why):
 
 def test_tensors_that_nobody_described_are_refused():
     body = save({"0": torch.ones(2), "1": torch.ones(2)})
-    frame = sealed(described(wire.Leaf("float32", (2,))), body)
+    frame = sealed(described(wire.TensorNode("float32", (2,))), body)
     with pytest.raises(FrameError, match="not as described"):
         wire.decode(frame, RUN, ONE, "bank")
 

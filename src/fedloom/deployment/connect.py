@@ -13,9 +13,9 @@ from ..core.files import read_secret
 from ..core.registry import transports
 from ..core.topology import SERVER, Client, Party, Topology, title
 from ..fabric.permits import Permits
-from ..transports.grpc.tls import Address, Difference, Door, Identity, clock_of
+from ..transports.grpc.tls import ClockDifference, Identity, ListenSettings, PeerAddress, clock_of
 from ..transports.grpc.transport import GrpcTransport
-from ..transports.party import Note, PartyTransport, Rules
+from ..transports.party import Note, PartyTransport, TransportOptions
 from ..transports.position import Position
 from .keys.allow_list import Gate
 from .keys.certificates import Certificate, host_name
@@ -38,7 +38,7 @@ class Connections:
         """For the run with this fingerprint; not opened yet."""
         own, name = self.own, self.own.party.transport
         own.refuse_open_secrets()
-        rules = Rules(
+        rules = TransportOptions(
             timing=own.waits.timing,
             permits=permits,
             cap=own.limits.frame,
@@ -70,33 +70,33 @@ class Connections:
             raise SettingError(f"the party file has no [peers.{name}]")
         return Certificate.read(Path(self.own.peers[name].ca))
 
-    def address(self, name: str) -> Address:
+    def address(self, name: str) -> PeerAddress:
         ca, target = self.ca(name).pem(), self.own.peers[name].address
         if target is None:
             me = title(self.own.me)
             raise SettingError(f"[peers.{name}]: {me} dials it, and needs its address")
-        return Address(target, ca, host_name(name), self._gate([name]))
+        return PeerAddress(target, ca, host_name(name), self._gate([name]))
 
     def _gate(self, silos: Iterable[str]) -> Gate:
         """Who is believed, of some organisations; the list is read anew when it changes."""
         return Gate(Path(self.own.keys.allow), {silo: self.ca(silo) for silo in silos})
 
-    def door(self) -> Door | None:
+    def door(self) -> ListenSettings | None:
         """Where it listens, if it does."""
         expected, listen = self.expected, self.own.listen
         if listen is None:
             return None
         silos = sorted({party.silo if isinstance(party, Client) else party for party in expected})
         pem = b"".join(self.ca(silo).pem() for silo in silos)
-        return Door(listen, self._gate(silos), pem, tuple(expected))
+        return ListenSettings(listen, self._gate(silos), pem, tuple(expected))
 
-    def clock_of(self, name: str, within: float) -> Difference:
+    def clock_of(self, name: str, within: float) -> ClockDifference:
         """How far a peer's clock is from ours."""
         return clock_of(self.address(name), self.identity, within)
 
 
 @transports.register(GRPC)
-def over_grpc(links: Connections, run: str, rules: Rules) -> PartyTransport:
+def over_grpc(links: Connections, run: str, rules: TransportOptions) -> PartyTransport:
     """Parties dial each other, with mutual TLS."""
     dials = {peer: links.address(str(peer)) for peer in links.dials}
     own = links.own

@@ -1,5 +1,5 @@
-"""How messages travel: one mailbox for every transport, frames, links that survive their
-connections. The memory transport is the simplest.
+"""Transports: the mailbox that all of them deliver into, frames, links that outlive connections; in
+memory, over a user's messaging system (carried.py), over gRPC.
 
 May import: core, fabric.
 """

@@ -1,4 +1,4 @@
-"""What an engine asks of a transport: four verbs."""
+"""The interface between engines and transports."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from .mailbox import Mailbox
 
 
 class Transport(Protocol):
-    """Takes messages from party to party."""
+    """Delivers messages between parties."""
 
     @abstractmethod
     def send(self, message: Message) -> None:
-        """Deliver; never blocks on the receiver."""
+        """Deliver a message; never blocks on the receiver."""
 
     @abstractmethod
     def mailbox(self, party: Party) -> Mailbox: ...
 
     @abstractmethod
     def pulse(self, party: Party) -> None:
-        """This party is alive, though it may have nothing to send to those who wait for it."""
+        """A sign of life of this party to those who wait for it."""
 
     @abstractmethod
     def abort(self, cause: str) -> None:
-        """Stop everyone, with one cause."""
+        """Stop the run at all parties, with one cause."""

@@ -23,20 +23,20 @@ from .exchange import (
     IN,
     OUT,
     Answer,
-    ExchangeTalk,
-    Name,
+    ConnectionName,
+    ExchangeSession,
+    PeerExchanges,
     Request,
-    Served,
     answer_of,
     encode,
     request_of,
 )
-from .greeting import SOON, Greetings, Retries
+from .handshake import SOON, Handshakes, Retries
 from .link import CHUNK, Hello, Link, Packet
 from .linked import LinkedTransport
-from .party import Rules
+from .party import TransportOptions
+from .party_state import shortened
 from .position import NotYetError
-from .standing import shortened
 
 Answering = Callable[[Party, bytes], bytes]
 
@@ -71,12 +71,12 @@ class CarriedTransport(LinkedTransport):
         dials: Iterable[Party] = (),
         expected: Iterable[Party] = (),
         largest: int = CHUNK,
-        **rules: Unpack[Rules],
+        **options: Unpack[TransportOptions],
     ):
-        self._dials, self._served = tuple(dials), {peer: Served() for peer in expected}
-        super().__init__(me, run, (*self._dials, *self._served), **rules)
+        self._dials, self._served = tuple(dials), {peer: PeerExchanges() for peer in expected}
+        super().__init__(me, run, (*self._dials, *self._served), **options)
         self._carrier, self._largest = carrier, largest
-        self._greetings = Greetings(self.links, self._standing)
+        self._handshakes = Handshakes(self.links, self._state)
         self._count = itertools.count(1)  # of connections that this party asked for
         self._alone = dict.fromkeys(self.links, time.monotonic())  # since when without one
         self._over, self._opened = threading.Event(), False
@@ -91,13 +91,13 @@ class CarriedTransport(LinkedTransport):
         self._threads.append(_thread(self._watch))
 
     def abort(self, cause: str, restore: bool = False) -> None:
-        self._standing.stop(cause, restore=restore)
+        self._state.stop(cause, restore=restore)
 
     def close(self) -> None:
         if self._opened:
-            standing, began = self._standing, time.monotonic()
-            standing.closing = True
-            standing.wake()
+            state, began = self._state, time.monotonic()
+            state.closing = True
+            state.wake()
             while not all(
                 self._is_done(link, time.monotonic() - began) for link in self.links.values()
             ):
@@ -107,17 +107,17 @@ class CarriedTransport(LinkedTransport):
     def abandon(self) -> None:
         if self._opened:
             self._over.set()
-            for talk in [*self._standing.talks.values()]:
-                talk.hang_up()
+            for session in [*self._state.sessions.values()]:
+                session.hang_up()
             for thread in self._threads:
-                thread.join(self._standing.timing.silence)
+                thread.join(self._state.timing.silence)
             self._carrier.close()
 
     # Asking
 
     def _keep_asking(self, peer: Party) -> None:
         """One connection after the other, until goodbye, or until it is over."""
-        retries = Retries(self.links[peer], self._standing)
+        retries = Retries(self.links[peer], self._state)
         while not self._over.is_set():
             try:
                 self._talk_to(peer)
@@ -134,51 +134,51 @@ class CarriedTransport(LinkedTransport):
     def _failed(self, problem: Exception) -> None:
         """A carrier that does not do as it promised is nothing to try again with."""
         why = f"{title(self.me)}: its carrier failed ({type(problem).__name__}: {problem})"
-        self._standing.mailbox.fail(ProtocolError(why))
+        self._state.mailbox.fail(ProtocolError(why))
 
     def _talk_to(self, peer: Party) -> None:
-        link, name = self.links[peer], (self._greetings.boot, next(self._count))
-        lanes = _Lanes(self._carrier, link, name, self._standing.timing.silence, self._over)
-        answer = lanes.ask(GREETING, [link.hello(self._greetings.boot)])
-        start = link.greeted(_greeting(answer.packets))
+        link, name = self.links[peer], (self._handshakes.boot, next(self._count))
+        lanes = _Lanes(self._carrier, link, name, self._state.timing.silence, self._over)
+        answer = lanes.ask(GREETING, [link.hello(self._handshakes.boot)])
+        start = link.greeted(_hello_of(answer.packets))
         answer.check(peer)
-        talk = ExchangeTalk(self._standing, link, start, self._largest)
-        self._standing.joined(talk)
+        session = ExchangeSession(self._state, link, start, self._largest)
+        self._state.joined(session)
         why = "ended here"
         try:
-            _thread(self._hear_from, talk, lanes)
-            self._say_to(talk, lanes)
+            _thread(self._receive_from, session, lanes)
+            self._send_to(session, lanes)
             why = "goodbye"
         except (ConnectionError, RefusedError) as problem:
             why = shortened(str(problem))
             raise
         finally:
-            talk.hang_up()
+            session.hang_up()
             with suppress(ConnectionError, RefusedError):
-                lanes.ask(OUT, (), once=not talk.finished)
-            self._left(talk, why)
+                lanes.ask(OUT, (), once=not session.finished)
+            self._left(session, why)
 
-    def _say_to(self, talk: ExchangeTalk, lanes: _Lanes) -> None:
-        while not talk.over.is_set():
-            if packets := talk.batch(talk.beat):
+    def _send_to(self, session: ExchangeSession, lanes: _Lanes) -> None:
+        while not session.over.is_set():
+            if packets := session.batch(session.beat):
                 lanes.ask(OUT, packets)
-            if talk.finished:
+            if session.finished:
                 return
-        raise talk.problem or ConnectionError("hung up")
+        raise session.problem or ConnectionError("hung up")
 
-    def _hear_from(self, talk: ExchangeTalk, lanes: _Lanes) -> None:
+    def _receive_from(self, session: ExchangeSession, lanes: _Lanes) -> None:
         try:
-            while not talk.over.is_set():
-                if talk.is_ahead:
-                    talk.over.wait(SOON)
+            while not session.over.is_set():
+                if session.is_ahead:
+                    session.over.wait(SOON)
                 else:
-                    talk.take(lanes.ask(IN, ()).packets)
+                    session.take(lanes.ask(IN, ()).packets)
         except (ConnectionError, RefusedError) as problem:
-            talk.problem = problem.with_traceback(None)
+            session.problem = problem.with_traceback(None)
         except Exception as problem:
             self._failed(problem)
         finally:
-            talk.hang_up()
+            session.hang_up()
 
     # Answering
 
@@ -186,122 +186,131 @@ class CarriedTransport(LinkedTransport):
         try:
             request = request_of(data)
         except FrameError as problem:
-            self._standing.refused(str(problem), peer)
+            self._state.refused(str(problem), peer)
             return encode(Answer(("", 0), GREETING, 0, (), str(problem)))
         if peer not in self._served:
             why = f"{title(peer)} does not belong to {title(self.me)}"
-            self._standing.refused(why, peer)
+            self._state.refused(why, peer)
             return encode(Answer(request.talk, request.lane, request.number, (), why, True))
         answer = self._served[peer].answer(request, lambda request: self._first(peer, request))
         self.links[peer].counts["on the wire"] += len(answer)
         return answer
 
     def _first(self, peer: Party, request: Request) -> Answer:
-        """The answer to what has not been asked before."""
-        found = Answer(request.talk, request.lane, request.number)
+        """The answer to a new request."""
+        answer = Answer(request.talk, request.lane, request.number)
         try:
             if request.lane == GREETING:
-                self._meet(peer, request, found)
+                self._meet(peer, request, answer)
             else:
-                found.packets = self._go_on(peer, request)
+                answer.packets = self._go_on(peer, request)
         except (RefusedError, ConnectionError) as problem:
-            found.why, found.final = shortened(str(problem)), isinstance(problem, RefusedError)
-            if found.final:
-                self._standing.refused(str(problem), peer)
+            answer.why, answer.final = shortened(str(problem)), isinstance(problem, RefusedError)
+            if answer.final:
+                self._state.refused(str(problem), peer)
         except OutOfStepError as problem:
-            self._standing.mailbox.fail(problem)
-            found.why = str(problem)
-        return found
+            self._state.mailbox.fail(problem)
+            answer.why = str(problem)
+        return answer
 
     def _meet(self, peer: Party, request: Request, answer: Answer) -> None:
-        served, link, standing = self._served[peer], self.links[peer], self._standing
+        served, link, state = self._served[peer], self.links[peer], self._state
         if self._over.is_set() or served.is_late(request.talk):
             raise ConnectionError("no such connection")
-        hello = _greeting(request.packets)
+        hello = _hello_of(request.packets)
         if hello.boot != request.talk[0]:
             raise RefusedError(f"{title(peer)} greeted under another name")
-        self._greetings.admit(peer, hello)
-        own = link.hello(self._greetings.boot)
+        self._handshakes.admit(peer, hello)
+        own = link.hello(self._handshakes.boot)
         try:
             start = link.greeted(hello)
-        except (OutOfStepError, NotYetError):  # it has to know where we are, too
+        except (OutOfStepError, NotYetError):  # the peer needs our position, too
             answer.packets = (own,)
             raise
-        if served.talk is not None:
-            served.talk.hang_up()
-        served.name, served.talk = request.talk, ExchangeTalk(standing, link, start, self._largest)
-        standing.joined(served.talk)
+        if served.session is not None:
+            served.session.hang_up()
+        served.name, served.session = (
+            request.talk,
+            ExchangeSession(state, link, start, self._largest),
+        )
+        state.joined(served.session)
         answer.packets = (own,)
 
     def _go_on(self, peer: Party, request: Request) -> Sequence[Packet]:
-        talk = self._served[peer].connection(request.talk)
-        talk.heard = time.monotonic()
+        session = self._served[peer].connection(request.talk)
+        session.heard = time.monotonic()
         if request.lane == IN:
-            return talk.batch(talk.beat)
+            return session.batch(session.beat)
         if not request.packets:
-            self._end(talk, "goodbye" if talk.link.bye else "hung up")
+            self._end(session, "goodbye" if session.link.bye else "hung up")
             return ()
         try:
-            talk.take(request.packets)
+            session.take(request.packets)
         except RefusedError as problem:
-            self._end(talk, shortened(str(problem)))
+            self._end(session, shortened(str(problem)))
             raise
-        until = time.monotonic() + talk.beat
-        while talk.is_ahead and time.monotonic() < until:
-            talk.over.wait(SOON)
+        until = time.monotonic() + session.beat
+        while session.is_ahead and time.monotonic() < until:
+            session.over.wait(SOON)
         return ()
 
-    # Both
+    # Both sides
 
-    def _end(self, talk: ExchangeTalk, why: str) -> None:
-        talk.hang_up()
-        self._left(talk, why)
+    def _end(self, session: ExchangeSession, why: str) -> None:
+        session.hang_up()
+        self._left(session, why)
 
-    def _left(self, talk: ExchangeTalk, why: str) -> None:
-        link = talk.link
-        if self._standing.left(talk, why):
+    def _left(self, session: ExchangeSession, why: str) -> None:
+        link = session.link
+        if self._state.left(session, why):
             self._alone[link.peer] = time.monotonic()
             if link.bye:
-                self._standing.mailbox.gone(link.peer)
+                self._state.mailbox.gone(link.peer)
 
     def _watch(self) -> None:
-        """Silence ends a connection that was asked for by others; a client that is without one for
-        too long counts as gone. Time in which this process itself stood still does not count."""
-        timing, last = self._standing.timing, time.monotonic()
+        """Silence ends a connection that the peer dialled. A client without a connection for too
+        long counts as gone. Time in which this process was suspended does not count."""
+        timing, last = self._state.timing, time.monotonic()
         while not self._over.wait(timing.beat):
             now = time.monotonic()
             lost = now - last if now - last > timing.beat + timing.silence / 2 else 0.0
             last = now
             for served in self._served.values():
-                talk = served.talk
-                if talk is not None and not talk.over.is_set():
-                    talk.heard += lost
+                session = served.session
+                if session is not None and not session.over.is_set():
+                    session.heard += lost
                     try:
-                        talk.check_silence()
+                        session.check_silence()
                     except ConnectionError as problem:
-                        self._end(talk, str(problem))
+                        self._end(session, str(problem))
             for link in self.links.values():
                 self._may_be_missing(link, now)
 
     def _may_be_missing(self, link: Link, now: float) -> None:
-        absent, mailbox = self._standing.timing.absent, self._standing.mailbox
+        absent, mailbox = self._state.timing.absent, self._state.mailbox
         if absent is None or not isinstance(link.peer, Client):
             return
-        here = link.peer in self._standing.talks
-        if not here and not mailbox.is_gone(link.peer) and now - self._alone[link.peer] > absent:
+        connected = link.peer in self._state.sessions
+        if (
+            not connected
+            and not mailbox.is_gone(link.peer)
+            and now - self._alone[link.peer] > absent
+        ):
             mailbox.gone(link.peer)
 
 
 class _Lanes:
-    """The exchanges of a connection that this party asked for."""
+    """The exchanges of a connection that this party dialled."""
 
-    def __init__(self, carrier: Carrier, link: Link, name: Name, patience: float, over: Any):
+    def __init__(
+        self, carrier: Carrier, link: Link, name: ConnectionName, patience: float, over: Any
+    ):
         self._carrier, self._link, self._name = carrier, link, name
         self._patience, self._over = patience, over
         self._numbers = [0, 0, 0]
 
     def ask(self, lane: int, packets: Sequence[Packet], once: bool = False) -> Answer:
-        """Again until there is an answer, for as long as there is patience."""
+        """Repeat a request until there is an answer, for as long as there is patience."""
         self._numbers[lane] += 1
         asked = self._name, lane, self._numbers[lane]
         request, until = encode(Request(*asked, packets)), time.monotonic() + self._patience
@@ -322,7 +331,7 @@ class _Lanes:
         return answer
 
 
-def _greeting(packets: Sequence[Packet]) -> Hello:
+def _hello_of(packets: Sequence[Packet]) -> Hello:
     if len(packets) != 1 or not isinstance(packets[0], Hello):
         raise RefusedError("something else than a greeting came first")
     return packets[0]

@@ -1,7 +1,7 @@
-"""One exchange between who asks and who answers, as bytes; and the connection that exchanges make.
+"""Exchanges of a request and an answer, as bytes; and the connection made of them.
 
-Exchanges of a lane are numbered and come one after the other. One that failed is repeated with its
-number; who has answered it gives the same answer again.
+Exchanges of a lane are numbered and follow one another. A failed exchange is repeated with the same
+number; the answering party gives the same answer again.
 """
 
 from __future__ import annotations
@@ -16,27 +16,30 @@ from msgspec import Meta, MsgspecError, Struct, msgpack
 from ..core.errors import FrameError, RefusedError
 from ..core.topology import Party, title
 from ..fabric.kinds import Key
-from .link import Link, Packet, Part
-from .standing import Standing
-from .talk import Talk
+from .link import FramePart, Link, Packet
+from .party_state import PartyState
+from .session import Session
 
-GREETING, OUT, IN = range(3)  # lanes: seen from who asks
-Name = tuple[Annotated[str, Meta(max_length=64)], int]  # of a connection: who asks, how often
+GREETING, OUT, IN = range(3)  # lanes, as the requesting party sees them
+ConnectionName = tuple[
+    Annotated[str, Meta(max_length=64)], int
+]  # the requesting process, and its number of connections
 
 
 class Request(Struct, forbid_unknown_fields=True):
-    """From who asks. On the way out, no packets mean that it hangs up."""
+    """A request. On lane OUT, no packets mean that the party disconnects."""
 
-    talk: Name
+    talk: ConnectionName
     lane: Annotated[int, Meta(ge=GREETING, le=IN)]
     number: int
     packets: Sequence[Packet] = ()
 
 
 class Answer(Struct, forbid_unknown_fields=True):
-    """`why`: there is no connection of this name any more; `final`: and will be none."""
+    """An answer. `why`: the connection does not exist any more; `final`: and will not be accepted
+    again."""
 
-    talk: Name
+    talk: ConnectionName
     lane: int
     number: int
     packets: Sequence[Packet] = ()
@@ -68,29 +71,29 @@ def answer_of(data: bytes) -> Answer:
         raise FrameError(f"bytes that are no answer ({problem})") from None
 
 
-class ExchangeTalk(Talk):
-    """A connection, for threads: what there is to say is taken in batches."""
+class ExchangeSession(Session):
+    """A session for threads: packets are taken in batches."""
 
-    def __init__(self, standing: Standing, link: Link, start: Key, largest: int):
-        super().__init__(standing, link, start, max(1, largest // 2))
+    def __init__(self, state: PartyState, link: Link, start: Key, largest: int):
+        super().__init__(state, link, start, max(1, largest // 2))
         self._news, self._hearing = threading.Event(), threading.Lock()
-        self._next = self.saying()
+        self._next = self.outgoing()
         self.over = threading.Event()
-        self.finished = False  # goodbye was said, both ways
+        self.finished = False  # both sides have sent Bye
         self.problem: Exception | None = None
 
     def wake(self) -> None:
         self._news.set()
 
     def hang_up(self) -> None:
-        """Nothing is heard any more when this returns."""
+        """Close the connection. No packet is handled any more when this returns."""
         with self._hearing:
             self.over.set()
         self.wake()
 
     def batch(self, within: float) -> list[Packet]:
-        """What there is to say; where there is nothing, what comes up within so many seconds."""
-        found: list[Packet] = []
+        """Packets to send; where there are none, wait for some, up to so many seconds."""
+        packets: list[Packet] = []
         size, until = 0, time.monotonic() + within
         while size < self._piece and not self.over.is_set():
             packet = next(self._next, None)
@@ -98,41 +101,41 @@ class ExchangeTalk(Talk):
                 self.finished = True
                 break
             if not isinstance(packet, float):
-                found.append(packet)
-                size += len(packet.data) if isinstance(packet, Part) else 0
+                packets.append(packet)
+                size += len(packet.data) if isinstance(packet, FramePart) else 0
                 continue
             left = until - time.monotonic()
-            if found or left <= 0:
+            if packets or left <= 0:
                 break
             self._news.wait(min(left, packet))
             self._news.clear()
-        return found
+        return packets
 
     def take(self, packets: Sequence[Packet]) -> None:
-        """Everything that came, in its order."""
+        """Handle received packets, in their order."""
         with self._hearing:
             if self.over.is_set():
                 raise ConnectionError("hung up")
             for packet in packets:
-                frame = self.hear(packet)
+                frame = self.handle(packet)
                 if frame is not None:
                     self.receive(frame)
         self.heard = time.monotonic()
         self.wake()
 
 
-class Served:
-    """What a party that answers remembers of a peer: its connection, and the last answers."""
+class PeerExchanges:
+    """What the answering party remembers of a peer: its connection, and the last answers."""
 
     def __init__(self) -> None:
         self._lanes = [threading.Lock() for _ in range(3)]
-        self._last: dict[int, tuple[Name, int, bytes]] = {}
-        self.name: Name = ("", 0)
-        self.talk: ExchangeTalk | None = None
+        self._last: dict[int, tuple[ConnectionName, int, bytes]] = {}
+        self.name: ConnectionName = ("", 0)
+        self.session: ExchangeSession | None = None
 
     def answer(self, request: Request, answer: Callable[[Request], Answer]) -> bytes:
-        """Once for each request, however often it comes; one that was waited for no longer, as it
-        seems, is turned away."""
+        """Compute the answer once for each request, however often it arrives. A request out of turn
+        is refused."""
         with self._lanes[request.lane]:
             name, number, last = self._last.get(request.lane, (request.talk, 0, b""))
             if (name, number) == (request.talk, request.number):
@@ -145,11 +148,11 @@ class Served:
             self._last[request.lane] = request.talk, request.number, made
             return made
 
-    def is_late(self, name: Name) -> bool:
-        """Whether a connection of the same process is older than the one that is there."""
+    def is_late(self, name: ConnectionName) -> bool:
+        """Whether a connection of the same process is older than the current one."""
         return name[0] == self.name[0] and name[1] <= self.name[1]
 
-    def connection(self, name: Name) -> ExchangeTalk:
-        if self.talk is None or name != self.name or self.talk.over.is_set():
+    def connection(self, name: ConnectionName) -> ExchangeSession:
+        if self.session is None or name != self.name or self.session.over.is_set():
             raise ConnectionError("no such connection")
-        return self.talk
+        return self.session

@@ -1,14 +1,15 @@
-"""One link between two parties, whatever happens to the connection under it.
+"""A link between two parties, which outlives its connections.
 
-Keys of the messages on a link only grow, so they number it: a party that connects says after which
-key it wants to hear on, and the other sends again from there. What was sent is kept until the
-receiver has it and two rounds have begun since, so that a party that lost its memory can hear its
-round again. Within an attempt at the run, a key stands for one byte string for ever: an equal
-duplicate is dropped, a different one is refused, and so is what comes late. A hub that is started
-again is not asked for what it said before, and must come to say the same: who connects gives a
-digest of what it has heard. A hub that cannot, or that wants to hear what nobody keeps any more,
-comes from an earlier moment (a backup): then this attempt is over for all.
-"""
+Keys of the messages on a link only grow, so they number the messages. A party that connects names
+the last key that it has received, and the peer sends again from there. A sent message is kept until
+the receiver has it and two rounds have begun since, so that a restarted party can receive its round
+again.
+
+Within an attempt at the run, a key always stands for the same bytes. An equal duplicate is dropped;
+a different one is refused, and so is a late message. A restarted hub is not asked for earlier
+messages again, but it must send the same ones: whoever connects sends digests of what it has
+received. A hub whose messages differ, or that needs messages that are no longer kept, was restored
+from a backup. Then this attempt is over for all parties."""
 
 from __future__ import annotations
 
@@ -27,24 +28,25 @@ from ..fabric.permits import Bounds, Permits
 from . import wire
 from .mailbox import Mailbox
 from .position import Position
-from .word import SHORT, Ear, Heard, Word
+from .repetition import SHORT, DigestLog, RepetitionCheck, RoundDigests
 
 CHUNK = 1 << 20
-KEPT = 2  # rounds
+KEPT_ROUNDS = 2
 NOTHING = Key(-2, 0)  # before every key
 
 
 class Hello(Struct, tag=True, forbid_unknown_fields=True):
-    """First on every connection, both ways. `wants`: messages after this key; none: those of the
-    round that the other is in. `at`: the round that this party is in. `heard`: from a hub, last.
-    `line`, `agreeing` and `held`: its position. Who dials sends a `challenge`; who answers, its
-    certificate and a proof that it has its key."""
+    """The first packet on every connection, from both sides. `wants`: send messages after this key;
+    none: those of the round that the peer is in. `at`: the round that this party is in. `heard`:
+    digests of the last messages from a hub. `line`, `agreeing` and `held`: the position. The
+    dialling side sends a `challenge`; the other side its certificate and a proof that it has its
+    key."""
 
     run: Annotated[str, Meta(max_length=64)]
     boot: Annotated[str, Meta(max_length=64)]
     wants: tuple[int, int] | None
     at: int
-    heard: Heard | None = None
+    heard: RoundDigests | None = None
     line: Line | None = Line()
     agreeing: bool = False
     held: Annotated[tuple[Held, ...], Meta(max_length=1 << 12)] = ()
@@ -53,32 +55,32 @@ class Hello(Struct, tag=True, forbid_unknown_fields=True):
     proof: Annotated[bytes, Meta(max_length=1 << 10)] = b""
 
 
-class Part(Struct, tag=True, forbid_unknown_fields=True):
-    """A piece of a frame; so many bytes of it are still to come."""
+class FramePart(Struct, tag="Part", forbid_unknown_fields=True):
+    """A piece of a frame. `left`: how many bytes of the frame are still to come."""
 
     left: int
     data: memoryview
 
 
 class Beat(Struct, tag=True, forbid_unknown_fields=True):
-    """Alive. `got`: the last key that came; `pulse`: the party has made a move."""
+    """A heartbeat. `got`: the last key received; `pulse`: the party has made a move since."""
 
     got: tuple[int, int]
     pulse: bool
 
 
 class Stop(Struct, tag=True, forbid_unknown_fields=True):
-    """The run is over for everyone. `restore`: until something is restored."""
+    """The run is over for all parties. `restore`: until a backup is restored."""
 
     cause: str
     restore: bool = False
 
 
 class Bye(Struct, tag=True, forbid_unknown_fields=True):
-    """Nothing more will come, and nothing more is wanted."""
+    """The end: nothing more will be sent, and nothing more is expected."""
 
 
-Packet = Hello | Part | Beat | Stop | Bye
+Packet = Hello | FramePart | Beat | Stop | Bye
 pack = msgpack.Encoder().encode
 _decoder = msgpack.Decoder(Packet)
 
@@ -91,16 +93,16 @@ def unpack(data: bytes) -> Packet:
         raise FrameError(f"bytes that are no packet ({problem})") from None
 
 
-class Sent(NamedTuple):
-    """A message, as bytes, that may have to be sent again."""
+class SentMessage(NamedTuple):
+    """A sent message as bytes, kept in case it must be sent again."""
 
     key: Key
     frame: wire.Frame
 
 
 class Link:
-    """What one party keeps of its link to another. `joins`: it has no memory of its own, and begins
-    with the round that the other is in."""
+    """One party's end of a link. `joins`: the party has no state of its own, and begins with the
+    round that the peer is in."""
 
     def __init__(
         self,
@@ -120,94 +122,98 @@ class Link:
         self._permits, self._bounds = permits, bounds or Bounds()
         self._run, self._mailbox, self._cap = run, mailbox, cap
         self._lock, self._receiving = threading.Lock(), threading.Lock()
-        self._outbox: list[Sent] = []
-        self._dropped = NOTHING  # the last key that is no longer kept
+        self._outbox: list[SentMessage] = []
+        self._dropped = NOTHING  # the last key whose message is no longer kept
         self._began = -1  # the round that this process began with
         self._digests: dict[Key, bytes] = {}
-        self._word, self.ear = Word(), Ear()
-        self.met: Hello | None = None  # the last greeting of the peer
-        self._frame, self._size = bytearray(), 0  # what has come of one, and how long it will be
-        self.got = NOTHING  # the last key that came
+        self._repetition, self.received = RepetitionCheck(), DigestLog()
+        self.met: Hello | None = None  # the last Hello of the peer
+        self._frame, self._size = bytearray(), 0  # an incomplete frame, and its full size
+        self.got = NOTHING  # the last key received
         self.acknowledged = NOTHING  # the last key that the peer has
-        self.boot = ""  # of the peer's process
-        self.at = -1  # the peer's round, by its own account
-        self.meetings = 0  # connections so far
-        self.bye = False  # the peer has said so
-        self.counts: Counter[str] = Counter()  # of bytes, and of what was refused
-        self.left: Counter[str] = Counter()  # bytes by kind, of what was to be sent
+        self.boot = ""  # identifies the peer's process
+        self.at = -1  # the peer's round, from its Hello
+        self.meetings = 0  # number of connections so far
+        self.bye = False  # the peer has sent Bye
+        self.counts: Counter[str] = Counter()  # of bytes and of refused packets
+        self.left: Counter[str] = Counter()  # bytes posted, by kind of message
         self.wake: Callable[[], None] = lambda: None
 
     @property
     def tag(self) -> str:
-        """What messages say that they are of; `-` is no attempt's name."""
+        """The run and attempt in messages; `-` where the party is in no attempt."""
         line, none = self.position.line, self.position.agreeing or self.position.line is None
         return tag(self._run, "-" if none or line is None else line.attempt)
 
     # Sending
 
     def post(self, message: Message, body: wire.Body) -> None:
-        """To be sent, as soon as there is a connection; refused if it was not agreed on."""
+        """Queue a message for sending. FrameError if it was not agreed on."""
         self._check(message)
         key, frame = message.key, wire.frame_of(message, self.tag, body)
         with self._lock:
             if self._outbox and key <= self._outbox[-1].key:
                 raise FrameError(f"{key}: a second message to {title(self.peer)} in one move")
-            self._outbox.append(Sent(key, frame))
+            self._outbox.append(SentMessage(key, frame))
             self.left[message.kind] += sum(map(len, frame))
-            oldest = min(key.round - KEPT + 1, self.acknowledged.round)
+            oldest = min(key.round - KEPT_ROUNDS + 1, self.acknowledged.round)
             if key != AT_THE_END:
                 while (
                     self._outbox[0].key.round < oldest and self._outbox[0].key < self.acknowledged
                 ):
                     self._dropped = self._outbox.pop(0).key
-            if not self._word.say(key, _digest_of(frame)):
+            if not self._repetition.matches(key, _digest_of(frame)):
                 raise self._broken(key)
         self.wake()
 
     def _check(self, message: Message) -> None:
-        """What may not pass, out or in."""
+        """Refuse a message that is not permitted, in either direction."""
         if self._permits is not None:
             self._permits.check(message)
         self._bounds.check(message)
 
-    def after(self, key: Key) -> Sent | None:
-        """The next message to send."""
+    def after(self, key: Key) -> SentMessage | None:
+        """The next message to send after this key."""
         with self._lock:
             return next((sent for sent in self._outbox if sent.key > key), None)
 
     @property
     def last(self) -> Key:
-        """Of what was to be sent."""
+        """The key of the last message to be sent."""
         with self._lock:
             return self._outbox[-1].key if self._outbox else self._dropped
 
     @property
     def is_heard(self) -> bool:
-        """Whether the peer has everything."""
+        """Whether the peer has received everything."""
         return self.acknowledged >= self.last
 
     @property
     def round(self) -> int:
-        """That this party is in: of the last message sent, but for the end of the run, if no later
-        one has begun."""
+        """The round that this party is in: that of its last message (except the end of the run), or
+        a later one that has begun."""
         with self._lock:
             keys = [sent.key for sent in self._outbox if sent.key != AT_THE_END]
             last = (keys[-1] if keys else self._dropped).round
             return max(last, self._began, self.position.round)
 
     def resume(
-        self, round: int, sent: Iterable[Sent], dropped: Key = NOTHING, heard: Heard | None = None
+        self,
+        round: int,
+        sent: Iterable[SentMessage],
+        dropped: Key = NOTHING,
+        heard: RoundDigests | None = None,
     ) -> None:
-        """Begin with a later round, with what was sent before it and what was heard."""
+        """Begin with a later round, given what was sent and received before it."""
         self._began, self.got, self._outbox = round, Key(round, 0), [*sent]
-        self._dropped, self.ear = dropped, Ear(heard)
+        self._dropped, self.received = dropped, DigestLog(heard)
 
-    def sent_since(self, round: int) -> list[Sent]:
+    def sent_since(self, round: int) -> list[SentMessage]:
         with self._lock:
             return [sent for sent in self._outbox if sent.key.round >= round]
 
     def last_before(self, round: int) -> Key:
-        """Of what was sent."""
+        """The key of the last message sent before a round."""
         with self._lock:
             earlier = [sent.key for sent in self._outbox if sent.key.round < round]
             return max([self._dropped, *earlier])
@@ -217,14 +223,14 @@ class Link:
     def hello(self, boot: str, *proof: bytes) -> Hello:
         with self._receiving:
             wants = None if self._joins and not self.boot else self.got
-            here = self.position
-            where = here.line, here.agreeing, here.held
-            heard = None if isinstance(self.peer, Client) else self.ear.heard
+            position = self.position
+            where = position.line, position.agreeing, position.held
+            heard = None if isinstance(self.peer, Client) else self.received.latest
             return Hello(self._run, boot, wants, self.round, heard, *where, *proof)
 
     def greeted(self, hello: Hello) -> Key:
-        """The key after which to send; RefusedError where the two cannot go on together,
-        OutOfStepError where not as they are."""
+        """Accept the peer's Hello. Returns the key after which to send. RefusedError where the
+        parties can never continue together, OutOfStepError where they have to roll back first."""
         if hello.run != self._run:
             raise RefusedError(
                 f"{title(self.me)} and {title(self.peer)} have different runs: fingerprints "
@@ -232,7 +238,7 @@ class Link:
             )
         self.met = hello
         self.position.meet(self.me, self.peer, hello)
-        if hello.agreeing and self._joins:  # there is nothing yet to join
+        if hello.agreeing and self._joins:  # the hub is in no attempt yet
             return self._dropped
         first = Key(self.round, -1) if hello.wants is None else Key(*hello.wants)
         if first < self._dropped:
@@ -245,14 +251,15 @@ class Link:
         if self._joins and self.position.line is None:
             self.position.line = hello.line
         if hello.boot == self.boot and not self.bye:
-            self.counts["lost"] += 1  # a connection, and no process: both are still here
+            self.counts["lost"] += 1  # the connection broke, but both processes are alive
         self.boot, self.at, self.acknowledged = hello.boot, hello.at, first
         self.drop()
         self.meetings += 1
         return first
 
     def _hold_to(self, hello: Hello) -> None:
-        """What the other has heard of a hub counts, whatever became of the hub since."""
+        """OutOfStepError where the peer has received other messages than this hub sent or
+        remembers."""
         if hello.heard is None:
             return
         if hello.heard.round > self.round:
@@ -261,8 +268,8 @@ class Link:
                 f"{title(self.me)} does not remember: it is in round {self.round}"
             )
         with self._lock:
-            sent = {one.key: _digest_of(one.frame) for one in self._outbox}
-            broken = self._word.hold(hello.heard, sent, self._dropped, self._began)
+            sent = {message.key: _digest_of(message.frame) for message in self._outbox}
+            broken = self._repetition.compare(hello.heard, sent, self._dropped, self._began)
         if broken is not None:
             raise self._broken(broken)
 
@@ -274,8 +281,8 @@ class Link:
 
     # Receiving
 
-    def part(self, part: Part) -> bytearray | None:
-        """A frame, when it is whole."""
+    def part(self, part: FramePart) -> bytearray | None:
+        """Add a piece. Returns the frame when it is complete."""
         if part.left < 0 or not part.data:
             raise FrameError(f"{title(self.peer)} sent a piece of nothing")
         size = len(self._frame) + len(part.data) + part.left
@@ -292,12 +299,12 @@ class Link:
         return whole
 
     def drop(self) -> None:
-        """What has come of a frame: the rest will not."""
+        """Drop an incomplete frame."""
         self._frame = bytearray()
 
     def receive(self, frame: bytes | bytearray) -> None:
-        """Into the mailbox, once; also where a broken connection's last frame is still being read
-        while the next connection brings it again."""
+        """Put the message of a frame into the mailbox, once, even if two connections deliver it at
+        the same time."""
         message = wire.decode(frame, self.tag, self.peer, self.me, self._cap)
         key, digest = message.key, wire.digest_of(frame)
         try:
@@ -306,19 +313,22 @@ class Link:
             raise FrameError(str(problem)) from None
         with self._receiving:
             if key <= self.got:
-                self._again(message, self._digests.get(key), digest)
+                self._repeated(message, self._digests.get(key), digest)
                 return
             if key != AT_THE_END and not isinstance(self.peer, Client):
-                self.ear.hear(key, digest[:SHORT])
+                self.received.add(key, digest[:SHORT])
             self.got = key
-            self._digests = {k: d for k, d in self._digests.items() if k.round >= key.round - KEPT}
+            self._digests = {
+                k: d for k, d in self._digests.items() if k.round >= key.round - KEPT_ROUNDS
+            }
             self._digests[key] = digest
             self.counts["received"] += len(frame)
             self._mailbox.put(message)
 
-    def _again(self, message: Message, known: bytes | None, digest: bytes) -> None:
-        """A key that came before: the first counts. A client that computes a round anew may differ
-        in the last bits; a hub that does would have gone on from something else than the others."""
+    def _repeated(self, message: Message, known: bytes | None, digest: bytes) -> None:
+        """A second message with the same key: the first one counts. A client that repeats a round
+        may differ in the last bits. A hub may not: it would continue from another state than its
+        peers."""
         if known is None or known == digest:
             self.counts["stale" if known is None else "repeated"] += 1
             return
@@ -330,5 +340,5 @@ class Link:
 
 
 def _digest_of(frame: wire.Frame) -> bytes:
-    """As the other tells what it has heard."""
+    """The short digest that peers compare."""
     return wire.digest_of(frame.head)[:SHORT]

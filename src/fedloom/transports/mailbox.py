@@ -1,7 +1,7 @@
-"""The mailbox that every transport delivers into: all waiting is here.
+"""The mailbox that every transport delivers into. All waiting for messages happens here.
 
-Messages of one link arrive in the order of their keys. How long to wait, and what a wait that ends
-means, is decided here and in the engine, not in the transport.
+Messages of a link arrive in the order of their keys. The mailbox and the engine, not the transport,
+decide how long to wait and what a timeout means.
 """
 
 from __future__ import annotations
@@ -15,46 +15,46 @@ from ..core.errors import AbortedError, FedLoomError, LostError
 from ..core.topology import Party, title
 from ..fabric.kinds import AT_THE_END, Key, Message
 
-SLICE = 1.0  # seconds: who sleeps so long and wakes up much later was stopped
+SLICE = 1.0  # seconds of a wait; a process that wakes much later was suspended
 
 
 class Mailbox:
-    """Messages that have come for one party, and the ways to wait for more."""
+    """Received messages of one party, and ways to wait for more."""
 
     def __init__(self, owner: Party):
         self.owner = owner
         self._changed = threading.Condition()
         self._queues: dict[Party, deque[Message]] = defaultdict(deque)
         self._heard: dict[Party, float] = {}
-        self._when: dict[Party, int] = {}  # which of all messages was the last of a source
-        self._came = 0  # messages so far
-        self._fresh: set[Party] = set()  # sources with news since the last look
+        self._arrival: dict[Party, int] = {}  # arrival number of the last message of a source
+        self._count = 0  # messages so far
+        self._fresh: set[Party] = set()  # sources with news since the last check
         self._gone: set[Party] = set()
-        self._keeps, self.kept = False, list[Message]()  # what was taken from many, if wanted
-        self.awaited: frozenset[Party] = frozenset()  # for whoever wants to know, now
+        self._keeps, self.kept = False, list[Message]()  # messages taken by take_each
+        self.awaited: frozenset[Party] = frozenset()  # whom this party is waiting for
         self._problem: FedLoomError | None = None
 
     def put(self, message: Message) -> None:
         with self._changed:
             self._queues[message.source].append(message)
             self._heard[message.source] = time.monotonic()
-            self._came += 1
-            self._when[message.source] = self._came
+            self._count += 1
+            self._arrival[message.source] = self._count
             self._fresh.add(message.source)
             self._changed.notify_all()
 
     def heard(self, party: Party) -> None:
-        """A sign of life: whoever waits for this party waits on."""
+        """A sign of life: waits for this party continue."""
         with self._changed:
             self._heard[party] = time.monotonic()
 
     def last(self, party: Party) -> float:
-        """When something was heard of this party, by this process's own clock."""
+        """The time of the last sign of life of this party, by this process's clock."""
         with self._changed:
             return self._heard.get(party, 0.0)
 
     def gone(self, party: Party) -> None:
-        """The link to this party is down: nothing more will come from it."""
+        """The link to this party is down: no more messages will come."""
         with self._changed:
             self._gone.add(party)
             self._fresh.add(party)
@@ -74,35 +74,35 @@ class Mailbox:
         self.fail(AbortedError(cause))
 
     def fail(self, problem: FedLoomError) -> None:
-        """Whoever waits here, now or later, gets this error; the first one counts."""
+        """All waits, current and later ones, raise this error; the first one counts."""
         with self._changed:
             self._problem = self._problem or problem
             self._changed.notify_all()
 
     def check(self) -> None:
-        """Raise the error that waiting here would."""
+        """Raise the error that a wait would raise."""
         with self._changed:
             if self._problem is not None:
                 raise self._problem
 
     def keep(self) -> None:
-        """What is taken from many is kept from now on, until it is forgotten."""
+        """Keep messages that take_each takes, until `forget`."""
         self._keeps = True
 
     def forget(self) -> None:
         self.kept = []
 
     def take(self, source: Party, key: Key, what: str, seconds: float) -> Message | None:
-        """The message with this key; None when a later one proves that it will not come. Never
-        returns otherwise: so many seconds of silence are an error."""
-        found: Message | None = None
+        """The message with this key; None where a later message shows that it will not come. A
+        LostError after so many seconds of silence."""
+        message: Message | None = None
 
         def ready() -> bool:
-            nonlocal found
-            found = self._head(source, key)
-            if found is not None and found.key == key:
+            nonlocal message
+            message = self._head(source, key)
+            if message is not None and message.key == key:
                 self._queues[source].popleft()
-            return found is not None or source in self._gone
+            return message is not None or source in self._gone
 
         begun = time.monotonic()
         if not self._wait(ready, lambda: max(begun, self._heard.get(source, 0)) + seconds, source):
@@ -110,26 +110,26 @@ class Mailbox:
                 f"{key}: {title(self.owner)} waited for {what} from {title(source)}, of which "
                 f"nothing was heard for {seconds:g} s"
             )
-        if found is None:
+        if message is None:
             raise LostError(
                 f"{key}: {title(self.owner)} lost its link to {title(source)} while it waited for "
                 f"{what}"
             )
-        return found if found.key == key else None
+        return message if message.key == key else None
 
     def is_at_its_end(self, source: Party) -> bool:
-        """Whether this source's next message is its last."""
+        """Whether the source's next message is its last one."""
         with self._changed:
             queue = self._queues[source]
             return bool(queue) and queue[0].key == AT_THE_END
 
-    def held(self, source: Party) -> int:
-        """Messages of this source that wait to be taken."""
+    def waiting(self, source: Party) -> int:
+        """How many messages of this source wait to be taken."""
         with self._changed:
             return len(self._queues[source])
 
     def await_back(self, parties: Iterable[Party], enough: int, seconds: float) -> bool:
-        """Whether links to so many of them are up, within so many seconds."""
+        """Whether links to `enough` of them come up within so many seconds."""
         awaited = set(parties)
         until = time.monotonic() + seconds
         return self._wait(lambda: len(awaited - self._gone) >= enough, lambda: until)
@@ -137,9 +137,9 @@ class Mailbox:
     def take_each(
         self, sources: Iterable[Party], key: Key, seconds: float, enough: int | None = None
     ) -> dict[Party, Message]:
-        """Messages with this key from as many of the sources as come in time. One that is gone or
-        has sent a later message is not waited for. `enough`: until so many have come, also from
-        those that are gone and may be back."""
+        """Messages with this key, from all sources whose message comes in time. A source whose link
+        is down, or that has sent a later message, is not waited for. `enough`: wait until so many
+        have come, also for sources whose link is down."""
         came: dict[Party, Message] = {}
         awaited: set[Party] = set(sources)
         with self._changed:
@@ -162,46 +162,46 @@ class Mailbox:
         return came
 
     def take_first(self, keys: Mapping[Party, Key], enough: int, seconds: float) -> list[Party]:
-        """Who has sent the message with its key, and nothing since: all of them, in the order in
-        which these came, and as many as are enough. Silence of those that are lacking is an
-        error after so many seconds."""
-        found: list[Party] = []
+        """Wait for messages with these keys from `enough` sources, and take all that have come.
+        Returns their sources in order of arrival. A LostError after so many seconds of silence of
+        the others."""
+        sources: list[Party] = []
 
         def ready() -> bool:
             heads = {source: self._head(source, key) for source, key in keys.items()}
             came = [source for source, head in heads.items() if head is not None]
-            found[:] = sorted(came, key=self._when.__getitem__)
-            if len(found) < enough:
+            sources[:] = sorted(came, key=self._arrival.__getitem__)
+            if len(sources) < enough:
                 return False
-            for source in found:
+            for source in sources:
                 self._queues[source].popleft()
             return True
 
         begun = time.monotonic()
 
         def until() -> float:
-            left = [max(begun, self._heard.get(s, 0)) for s in keys if s not in found]
-            return sorted(left, reverse=True)[enough - len(found) - 1] + seconds
+            left = [max(begun, self._heard.get(s, 0)) for s in keys if s not in sources]
+            return sorted(left, reverse=True)[enough - len(sources) - 1] + seconds
 
         if not self._wait(ready, until, *keys):
-            silent = min(set(keys) - {*found}, key=lambda source: self._heard.get(source, 0))
+            silent = min(set(keys) - {*sources}, key=lambda source: self._heard.get(source, 0))
             raise LostError(
                 f"{keys[silent]}: {title(self.owner)} waited for a visit of {title(silent)}, of "
                 f"which nothing was heard for {seconds:g} s"
             )
-        return found
+        return sources
 
     def _head(self, source: Party, key: Key) -> Message | None:
-        """The first message from the source that is not older than the key; older ones came too
-        late and are dropped."""
+        """The first message from the source that is not older than the key; older ones are
+        dropped."""
         queue = self._queues[source]
         while queue and queue[0].key < key:
             queue.popleft()
         return queue[0] if queue else None
 
     def _wait(self, ready: Callable[[], bool], until: Callable[[], float], *awaited: Party) -> bool:
-        """Deadlines are of time that was lived: that in which this process stood still is nobody
-        else's silence."""
+        """Wait until `ready`, or the deadline. Time in which this process was suspended does not
+        count."""
         lost = 0.0
         self.awaited = frozenset(awaited)
         try:

@@ -1,4 +1,4 @@
-"""Parties in one process: a message is a copy put into the receiver's mailbox."""
+"""Parties in one process: a message is copied into the receiver's mailbox."""
 
 from __future__ import annotations
 
@@ -35,6 +35,6 @@ class MemoryTransport:
             mailbox.abort(cause)
 
     def close(self, party: Party) -> None:
-        """This party is gone: everyone's link to it is down."""
+        """This party has left: all links to it are down."""
         for mailbox in self._mailboxes.values():
             mailbox.gone(party)

@@ -1,5 +1,5 @@
-"""A carrier in one process, which can be as bad as a network: what riding another messaging system
-takes, and what its links live with.
+"""A carrier in one process, with the faults of a network on request: an example of a carrier, and a
+test of links.
 
     office = PostOffice(Faults(lose=0.2, repeat=0.1))
     transport = CarriedTransport(me, run, office.carrier(me), dials=..., expected=...)
@@ -19,8 +19,9 @@ from .carried import Answering
 
 @dataclass(frozen=True)
 class Faults:
-    """Shares of exchanges. `lose`: on the way there, and as many on the way back; `repeat`: the
-    request comes once more, later; `delay`: seconds that an exchange takes at most."""
+    """Shares of exchanges with faults. `lose`: the request is lost, and as often the answer;
+    `repeat`: the request arrives a second time, later; `delay`: the longest delay of an exchange in
+    seconds."""
 
     lose: float = 0.0
     repeat: float = 0.0
@@ -29,24 +30,24 @@ class Faults:
 
 
 class PostOffice:
-    """All parties' mail."""
+    """Carries the requests of all parties."""
 
     def __init__(self, faults: Faults | None = None):
         self.faults = faults or Faults()
         self.lost = self.repeated = 0
         self._draw, self._lock = random.Random(self.faults.seed), threading.Lock()
         self._answers: dict[Party, Answering] = {}
-        self._cut: set[frozenset[Party]] = set()
+        self._disconnected: set[frozenset[Party]] = set()
 
     def carrier(self, me: Party) -> MemoryCarrier:
         return MemoryCarrier(self, me)
 
-    def cut(self, one: Party, other: Party) -> None:
-        """Nothing passes between these two."""
-        self._cut.add(frozenset((one, other)))
+    def disconnect(self, first: Party, second: Party) -> None:
+        """Nothing passes between these two from now on."""
+        self._disconnected.add(frozenset((first, second)))
 
-    def mend(self, one: Party, other: Party) -> None:
-        self._cut.discard(frozenset((one, other)))
+    def reconnect(self, first: Party, second: Party) -> None:
+        self._disconnected.discard(frozenset((first, second)))
 
     def listen(self, party: Party, answer: Answering) -> None:
         self._answers[party] = answer
@@ -72,12 +73,12 @@ class PostOffice:
 
     def _hand_over(self, source: Party, to: Party, request: bytes) -> bytes:
         answer = self._answers.get(to)
-        if answer is None or frozenset((source, to)) in self._cut:
+        if answer is None or frozenset((source, to)) in self._disconnected:
             raise ConnectionError(f"{title(to)} is not to be reached")
         return answer(source, request)
 
     def _late(self, source: Party, to: Party, request: bytes) -> None:
-        """Once more; nobody waits for the answer."""
+        """Deliver a request again; nobody waits for the answer."""
         time.sleep(0.02)
         try:
             self._hand_over(source, to, request)
@@ -100,7 +101,7 @@ class PostOffice:
 
 
 class MemoryCarrier:
-    """One party's."""
+    """The carrier of one party."""
 
     def __init__(self, office: PostOffice, me: Party):
         self._office, self._me = office, me

@@ -1,8 +1,7 @@
-"""What a party's program asks of its transport, beside what its engine asks.
+"""The interface between a party's program and its transport, beside that of engines (base.py).
 
-A party of a real federation is a process of its own: its links live longer than its connections,
-it opens and closes, and it knows why a run was stopped.
-"""
+In deployment, a party is a process. Its links outlive connections, it opens and closes the
+transport, and it learns why a run was stopped."""
 
 from __future__ import annotations
 
@@ -19,14 +18,14 @@ from .base import Transport
 from .link import Link
 from .position import Position
 
-Note = Callable[..., None]  # an event, and facts by name: into a party's log
+Note = Callable[..., None]  # writes an event, with facts by name, into a party's log
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds. `beat`: between signs of life; `silence`: without any, a connection is given up;
-    `linger`: how long to stay at the end for those who have not heard everything; `absent`: after
-    so long without a link a client counts as gone (none: whoever waits for it decides)."""
+    """Seconds. `beat`: between heartbeats. `silence`: a connection without heartbeats is closed
+    after so long. `linger`: how long to stay at the end until peers have received everything.
+    `absent`: a client without a connection counts as gone after so long (none: waits decide)."""
 
     beat: float = 1.0
     silence: float = 5.0
@@ -34,9 +33,9 @@ class Timing:
     absent: float | None = None
 
 
-class Rules(TypedDict, total=False):
-    """What every transport of a party holds to; what is left out has a default. `cap`: bytes of a
-    message."""
+class TransportOptions(TypedDict, total=False):
+    """Options of every transport of a party; all have defaults. `cap`: the largest message in
+    bytes."""
 
     timing: Timing
     permits: Permits | None
@@ -47,8 +46,8 @@ class Rules(TypedDict, total=False):
 
 
 class Health(NamedTuple):
-    """How connections stand. `present`: to whom there is one; `refusals`: how often anybody was
-    refused; `strangers`: connections that have not been let in."""
+    """The state of connections. `present`: connected peers; `refusals`: how often a connection was
+    refused; `strangers`: connections that are not admitted yet."""
 
     present: list[Party]
     refusals: int
@@ -56,8 +55,8 @@ class Health(NamedTuple):
 
 
 class PartyTransport(Transport, Protocol):
-    """The links of one party, `me`. `cause`: why the run was stopped, if it was, the same at every
-    party once they have talked; `restore`: it cannot go on before something is restored."""
+    """The links of one party, `me`. `cause`: why the run was stopped, if it was; all parties agree
+    on it in the end. `restore`: whether the run can only continue after a backup is restored."""
 
     me: Party
     links: Mapping[Party, Link]
@@ -76,15 +75,15 @@ class PartyTransport(Transport, Protocol):
 
     @abstractmethod
     def open(self) -> None:
-        """Listen and dial."""
+        """Begin to listen and to dial."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let everyone hear what is on its way, within `linger` seconds, and hang up."""
+        """Deliver the remaining messages, within `linger` seconds, and disconnect."""
 
     @abstractmethod
     def abandon(self) -> None:
-        """Hang up at once: this party will be back."""
+        """Disconnect at once: this party will be back."""
 
     @abstractmethod
     def health(self) -> Health: ...
@@ -92,18 +91,18 @@ class PartyTransport(Transport, Protocol):
     # What follows from these
 
     def await_peers(self, peers: Iterable[Party], within: float) -> None:
-        """Until there has been a connection with each of them, in one attempt."""
+        """Wait until there has been a connection with each of them, in the same attempt."""
         begun, mailbox = time.monotonic(), self.mailbox(self.me)
         for peer in peers:
             while not self.links[peer].boot:
-                self.still_here()
-                # one that is agreeing with others where to go on from says that it is there
+                self.pause()
+                # a hub that is agreeing on a rollback sends signs of life
                 if time.monotonic() > max(begun, mailbox.last(peer)) + within:
                     where = f"{title(self.me)} was not connected with {title(peer)}"
                     raise LostError(f"{where} within {within:g} s")
 
-    def still_here(self) -> None:
-        """A moment later: those who wait for us wait on, and so do we, unless the run is over."""
+    def pause(self) -> None:
+        """Wait a moment, with a sign of life; raises where the run is over."""
         self.pulse(self.me)
         self.mailbox(self.me).check()
         time.sleep(0.01)

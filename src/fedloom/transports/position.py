@@ -1,9 +1,8 @@
-"""Where a party is in its run, for all its links; and whether it and another can go on together.
+"""The position of a party in its run, and whether two parties can continue together.
 
-Hubs of one attempt (federation/attempts.py) can, those of different ones cannot: they leave their
-attempts and agree on another. Meanwhile they are in none. A client is in the attempt of its hub,
-and begins anew when its hub does.
-"""
+Hubs in the same attempt (fabric/attempts.py) can continue. Hubs in different attempts cannot: they
+leave their attempts and agree on a new one; meanwhile they are in none. A client is in the attempt
+of its hub, and starts again when its hub does."""
 
 from __future__ import annotations
 
@@ -16,8 +15,8 @@ from ..core.topology import Client, Party, title
 from ..fabric.attempts import Held, Line
 
 
-class Greeting(Protocol):
-    """What a party says of where it is."""
+class PeerPosition(Protocol):
+    """The position of a peer, from its Hello."""
 
     boot: str
     line: Line | None
@@ -25,18 +24,18 @@ class Greeting(Protocol):
     held: tuple[Held, ...]
 
 
-Joining = Callable[[Client, tuple[Held, ...], int], None]  # and rounds done
+Joining = Callable[[Client, tuple[Held, ...], int], None]  # the client, its states, our rounds
 
 
 class NotYetError(ConnectionError):
-    """The other will come, and not as it is now."""
+    """The peer is not in our attempt yet, but will be: try again."""
 
 
 @dataclass
 class Position:
-    """`line`: the attempt, and those before it; none: a client that takes its hub's. `agreeing`: a
-    hub that has left it. `round`: rounds done. `held`: what the party could go on from. `late`:
-    processes of hubs that have agreed on this attempt, and may not know it yet."""
+    """`line`: the history of attempts; none: a client takes its hub's. `agreeing`: a hub that has
+    left its attempt. `round`: rounds done. `held`: states that the party could resume from. `late`:
+    processes of hubs that have agreed on this attempt, but may not know it yet."""
 
     line: Line | None = field(default_factory=Line)
     agreeing: bool = False
@@ -45,9 +44,9 @@ class Position:
     late: frozenset[str] = frozenset()
     joining: Joining = lambda client, held, round: None
 
-    def meet(self, me: Party, peer: Party, hello: Greeting) -> None:
-        """NotYetError where the other will come to where we are, OutOfStepError where we cannot
-        stay there."""
+    def meet(self, me: Party, peer: Party, hello: PeerPosition) -> None:
+        """NotYetError where the peer will come to our attempt, OutOfStepError where we have to
+        leave it."""
         same = hello.line == self.line and not hello.agreeing
         if isinstance(peer, Client):
             if hello.line is not None and (not same or self.agreeing):

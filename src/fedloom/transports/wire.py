@@ -2,12 +2,10 @@
 
     magic | length of the envelope | SHA-256 of (envelope, SHA-256 of tensors) | envelope | tensors
 
-The envelope says of which run and move the message is, from whom to whom, and describes the
-payload: a tree of dicts, tuples, records that are marked as travelling, tensors with shape and
-dtype, and plain constants. The tensors are a file of safetensors whose header follows from the
-envelope to the byte: it is compared, and never parsed. A frame that differs from this in anything
-is refused whole.
-"""
+The envelope has the run, the move, the source and the receiver of the message, and describes its
+payload: a tree of dicts, tuples, records marked with @travels, tensors with shape and dtype, and
+constants. The tensors are a safetensors file. Its header follows from the envelope, so it is
+compared byte by byte and never parsed. Any other frame is refused."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ HEAD = struct.Struct(">4sI32s")
 CAP = 1 << 30  # bytes of a frame, unless a transport says otherwise
 ENVELOPE_CAP = 1 << 20
 DEPTH = 16
-DTYPES = {  # by name: the type, and what safetensors calls it
+DTYPES = {  # by name: the dtype, and its name in safetensors
     str(dtype).removeprefix("torch."): (dtype, name)
     for dtype, name in (
         *((torch.float64, "F64"), (torch.float32, "F32"), (torch.float16, "F16")),
@@ -43,31 +41,31 @@ DTYPES = {  # by name: the type, and what safetensors calls it
 }
 
 
-class Leaf(Struct, tag="tensor", forbid_unknown_fields=True):
-    """A tensor; tensors are numbered in the order of the tree."""
+class TensorNode(Struct, tag="tensor", forbid_unknown_fields=True):
+    """A tensor. Tensors are numbered in the order of the tree."""
 
     dtype: str
     shape: tuple[int, ...]
 
 
-class Constant(Struct, tag="constant", forbid_unknown_fields=True):
+class ConstantNode(Struct, tag="constant", forbid_unknown_fields=True):
     value: bool | int | float | str | None
 
 
-class Table(Struct, tag="dict", forbid_unknown_fields=True):
+class DictNode(Struct, tag="dict", forbid_unknown_fields=True):
     items: dict[str, Node]
 
 
-class Several(Struct, tag="tuple", forbid_unknown_fields=True):
+class TupleNode(Struct, tag="tuple", forbid_unknown_fields=True):
     items: tuple[Node, ...]
 
 
-class Record(Struct, tag="record", forbid_unknown_fields=True):
+class RecordNode(Struct, tag="record", forbid_unknown_fields=True):
     name: str
     items: tuple[Node, ...]
 
 
-Node = Leaf | Constant | Table | Several | Record
+Node = TensorNode | ConstantNode | DictNode | TupleNode | RecordNode
 
 
 class Envelope(Struct, forbid_unknown_fields=True):
@@ -85,7 +83,7 @@ _decoder = msgspec.msgpack.Decoder(Envelope)
 
 
 class Body(NamedTuple):
-    """A payload as bytes; one for all who are sent the same."""
+    """A payload as bytes; shared by all receivers of the same payload."""
 
     node: Node
     data: bytes
@@ -93,64 +91,64 @@ class Body(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """A message as bytes, in two pieces."""
+    """A message as bytes, in two parts."""
 
     head: bytes
     body: bytes
 
 
 def body_of(payload: Any, kind: str) -> Body:
-    found: list[Tensor] = []
-    node = _describe(payload, found, kind)
-    raw = [a.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy() for a in found]
-    data = b"".join([_own_header(*map(_told, _leaves(node))), *raw])  # type: ignore[list-item]
+    tensors: list[Tensor] = []
+    node = _describe(payload, tensors, kind)
+    raw = [a.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy() for a in tensors]
+    data = b"".join([_own_header(*map(_spec, _leaves(node))), *raw])  # type: ignore[list-item]
     return Body(node, data, hashlib.sha256(data).digest())
 
 
-def _leaves(node: Node) -> list[Leaf]:
-    """The tensors that a payload has, in the order of the tree."""
+def _leaves(node: Node) -> list[TensorNode]:
+    """The tensors of a payload, in the order of the tree."""
     match node:
-        case Leaf():
+        case TensorNode():
             return [node]
-        case Constant():
+        case ConstantNode():
             return []
-        case Table():
-            return [leaf for each in node.items.values() for leaf in _leaves(each)]
-    return [leaf for each in node.items for leaf in _leaves(each)]
+        case DictNode():
+            return [leaf for item in node.items.values() for leaf in _leaves(item)]
+    return [leaf for item in node.items for leaf in _leaves(item)]
 
 
-def _told(leaf: Leaf) -> tuple[str, tuple[int, ...]]:
+def _spec(leaf: TensorNode) -> tuple[str, tuple[int, ...]]:
     return leaf.dtype, leaf.shape
 
 
 def _header(*leaves: tuple[str, tuple[int, ...]]) -> bytes:
-    """How a file of safetensors with tensors of these types and shapes begins; KeyError for an
-    unknown type."""
-    told, at = {}, 0
+    """The header of a safetensors file with tensors of these dtypes and shapes. KeyError for an
+    unknown dtype."""
+    entries, at = {}, 0
     for number, (kind, shape) in enumerate(leaves):
         dtype, name = DTYPES[kind]
         until = at + dtype.itemsize * math.prod(shape)
-        told[str(number)] = {"dtype": name, "shape": shape, "data_offsets": (at, until)}
+        entries[str(number)] = {"dtype": name, "shape": shape, "data_offsets": (at, until)}
         at = until
-    text = json.dumps(told, separators=(",", ":")).encode()
+    text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return struct.pack("<Q", len(text)) + text
 
 
-_own_header = lru_cache(256)(_header)  # others could fill it with what is refused
+_own_header = lru_cache(256)(_header)  # for own frames only: peers could fill the cache
 
 
 def frame_of(message: Message, run: str, body: Body) -> Frame:
     """The message as a frame of the run with this fingerprint."""
     source, to = _words(message.source), _words(message.to)
-    told = (run, message.key, message.kind, source, to, message.receipt, body.node)
-    envelope = _encoder.encode(Envelope(*told))
+    fields = (run, message.key, message.kind, source, to, message.receipt, body.node)
+    envelope = _encoder.encode(Envelope(*fields))
     head = HEAD.pack(MAGIC, len(envelope), _digest(envelope, body.digest))
     return Frame(head + envelope, body.data)
 
 
 def encode(message: Message, run: str) -> bytes:
-    """The same in one piece."""
+    """The frame of a message, in one piece."""
     return b"".join(frame_of(message, run, body_of(message.payload, message.kind)))
 
 
@@ -161,8 +159,8 @@ def _digest(envelope: bytes | memoryview, body: bytes) -> bytes:
 
 
 def decode(frame: bytes | bytearray, run: str, source: Party, to: Party, cap: int = CAP) -> Message:
-    """The message in a frame that came over the link from `source`; FrameError for anything else
-    than a whole, unchanged message of this run and this link."""
+    """The message in a frame that was received from `source`. FrameError for anything else than a
+    complete, unchanged message of this run and this link."""
     if len(frame) > cap:
         _refuse(source, f"{len(frame)} bytes; at most {cap} are taken")
     if len(frame) < HEAD.size:
@@ -183,15 +181,15 @@ def decode(frame: bytes | bytearray, run: str, source: Party, to: Party, cap: in
     if envelope.run != run:
         _refuse(source, "it is of another run")
     if (envelope.source, envelope.to) != (_words(source), _words(to)):
-        told = f"{'/'.join(envelope.source)} to {'/'.join(envelope.to)}"
-        _refuse(source, f"it says to go from {told}, and came to {title(to)}")
+        route = f"{'/'.join(envelope.source)} to {'/'.join(envelope.to)}"
+        _refuse(source, f"it says to go from {route}, and came to {title(to)}")
     payload = _Reader(source, body).whole(envelope.payload)
     receipt = None if envelope.receipt is None else Key(*envelope.receipt)
     return Message(Key(*envelope.key), envelope.kind, source, to, payload, receipt)
 
 
 def digest_of(frame: bytes | bytearray) -> bytes:
-    """What a frame is known by."""
+    """The digest that identifies a frame."""
     return HEAD.unpack_from(frame)[2]
 
 
@@ -199,19 +197,19 @@ def _words(party: Party) -> tuple[str, ...]:
     return tuple(party) if isinstance(party, Client) else (party,)
 
 
-def _describe(value: Any, found: list[Tensor], kind: str) -> Node:
+def _describe(value: Any, tensors: list[Tensor], kind: str) -> Node:
     if isinstance(value, Tensor):
-        found.append(value)
-        return Leaf(str(value.dtype).removeprefix("torch."), tuple(value.shape))
+        tensors.append(value)
+        return TensorNode(str(value.dtype).removeprefix("torch."), tuple(value.shape))
     if value is None or type(value) in (bool, int, float, str):
-        return Constant(value)
+        return ConstantNode(value)
     if type(value) is dict and all(type(key) is str for key in value):
-        return Table({key: _describe(v, found, kind) for key, v in value.items()})
+        return DictNode({key: _describe(v, tensors, kind) for key, v in value.items()})
     if type(value) is tuple:
-        return Several(tuple(_describe(v, found, kind) for v in value))
+        return TupleNode(tuple(_describe(v, tensors, kind) for v in value))
     name = type(value).__name__
     if RECORDS.get(name) is type(value):
-        return Record(name, tuple(_describe(v, found, kind) for v in value))
+        return RecordNode(name, tuple(_describe(v, tensors, kind) for v in value))
     raise FrameError(
         f"{kind}: a {name} cannot leave a party: payloads are tensors, numbers, text, dicts and "
         "tuples of them, and records marked with @travels"
@@ -219,7 +217,7 @@ def _describe(value: Any, found: list[Tensor], kind: str) -> Node:
 
 
 class _Reader:
-    """Builds the payload that an envelope describes, from the bytes of its tensors."""
+    """Builds the payload that an envelope describes from the bytes of its tensors."""
 
     def __init__(self, source: Party, body: memoryview):
         self._source, self._body, self._at = source, body, 0
@@ -232,7 +230,7 @@ class _Reader:
             fits = all(0 <= size <= CAP for size in leaf.shape) and len(leaf.shape) <= DEPTH
             if leaf.dtype not in DTYPES or not fits:
                 _refuse(self._source, f"{leaf.dtype} {list(leaf.shape)} is no tensor")
-        header = _header(*map(_told, leaves))
+        header = _header(*map(_spec, leaves))
         sizes = (DTYPES[leaf.dtype][0].itemsize * math.prod(leaf.shape) for leaf in leaves)
         wanted = len(header) + sum(sizes)
         if len(self._body) != wanted or self._body[: len(header)] != header:
@@ -242,26 +240,26 @@ class _Reader:
 
     def _build(self, node: Node) -> Any:
         match node:
-            case Leaf():
+            case TensorNode():
                 return self._tensor(node)
-            case Constant():
+            case ConstantNode():
                 return node.value
-            case Table():
+            case DictNode():
                 return {key: self._build(v) for key, v in node.items.items()}
-            case Several():
+            case TupleNode():
                 return tuple(self._build(v) for v in node.items)
         record = RECORDS.get(node.name)
         if record is None or len(node.items) != len(record._fields):
             _refuse(self._source, f"no record {node.name!r} of {len(node.items)} fields is known")
         return record._make(self._build(v) for v in node.items)
 
-    def _tensor(self, leaf: Leaf) -> Tensor:
+    def _tensor(self, leaf: TensorNode) -> Tensor:
         dtype, _ = DTYPES[leaf.dtype]
         size = dtype.itemsize * math.prod(leaf.shape)
         piece, self._at = self._body[self._at : self._at + size], self._at + size
         if not size:
             return torch.zeros(leaf.shape, dtype=dtype)
-        raw = torch.frombuffer(piece, dtype=torch.uint8).clone()  # lies as torch's own do
+        raw = torch.frombuffer(piece, dtype=torch.uint8).clone()  # aligned as torch's own tensors
         if dtype == torch.bool and int(raw.max()) > 1:
             _refuse(self._source, "neither true nor false")
         return raw.view(dtype).reshape(leaf.shape)
@@ -271,11 +269,11 @@ def _is_deeper(node: Node, levels: int) -> bool:
     if levels == 0:
         return True
     match node:
-        case Leaf() | Constant():
+        case TensorNode() | ConstantNode():
             return False
-        case Table():
-            return any(_is_deeper(each, levels - 1) for each in node.items.values())
-    return any(_is_deeper(each, levels - 1) for each in node.items)
+        case DictNode():
+            return any(_is_deeper(item, levels - 1) for item in node.items.values())
+    return any(_is_deeper(item, levels - 1) for item in node.items)
 
 
 def _refuse(source: Party, why: str) -> NoReturn:

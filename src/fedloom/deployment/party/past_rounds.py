@@ -28,7 +28,7 @@ from ...fabric.schedule import RollbackRecord
 from ...records.checkpoint import Checkpoint, load_checkpoint, round_of
 from ...records.history import Checkpoints
 from ...records.snapshot import Snapshot
-from ...transports.word import Heard
+from ...transports.repetition import RoundDigests
 
 DONE = "done.json"
 LINKS = re.compile(r"links-(\d+)\.msgpack")
@@ -55,7 +55,7 @@ class LinkState(OfRun, kw_only=True, forbid_unknown_fields=True):
     sent: dict[str, tuple[tuple[int, int], list[tuple[int, int, bytes]]]] = field(
         default_factory=dict
     )
-    heard: dict[str, Heard] = field(default_factory=dict)  # from hubs
+    heard: dict[str, RoundDigests] = field(default_factory=dict)  # from hubs
     pending: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 

@@ -32,7 +32,7 @@ from ...fabric.releases import Releases
 from ...fabric.schedule import Recorded
 from ...records.snapshot import Snapshot
 from ...transports import wire
-from ...transports.link import NOTHING, Sent
+from ...transports.link import NOTHING, SentMessage
 from ...transports.party import PartyTransport
 from ...transports.wire import Frame
 from .past_rounds import LinkState, OfRun, PastRounds
@@ -87,8 +87,8 @@ class Memory:
             if isinstance(peer, str) and peer not in homes:
                 frames = [(*sent.key, b"".join(sent.frame)) for sent in link.sent_since(done - 1)]
                 links.sent[peer] = link.last_before(done - 1), frames
-                if link.ear.heard is not None:
-                    links.heard[peer] = link.ear.heard
+                if link.received.latest is not None:
+                    links.heard[peer] = link.received.latest
         self.past.save(snapshot, links, wall)
         transport.mailbox(transport.me).forget()
         for number in range(self._files):
@@ -133,7 +133,7 @@ class Memory:
                 gone, frames = links.sent.get(str(peer), (NOTHING, []))
                 link.resume(
                     round,
-                    [Sent(Key(r, move), Frame(frame, b"")) for r, move, frame in frames],
+                    [SentMessage(Key(r, move), Frame(frame, b"")) for r, move, frame in frames],
                     Key(*gone),
                     links.heard.get(str(peer)),
                 )

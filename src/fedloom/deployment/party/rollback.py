@@ -94,7 +94,7 @@ class Rollback:
             transport.send(Message(AT_THE_END, GO_ON, self.me, hub, agreed.packed()))
         until = time.monotonic() + self.waits.linger
         while time.monotonic() < until and not all(self._knows(hub, line) for hub in others):
-            transport.still_here()
+            transport.pause()
         return replace(agreed, late=frozenset())  # whoever has not heard by now has to ask again
 
     def _knows(self, hub: str, line: Line) -> bool:
@@ -106,8 +106,8 @@ class Rollback:
         transport, begun = self.transport, time.monotonic()
         transport.await_peers([first], self.waits.start)
         box, patience = transport.mailbox(self.me), self.waits.start + 2 * self.waits.patience
-        while not box.held(first):
-            transport.still_here()
+        while not box.waiting(first):
+            transport.pause()
             if time.monotonic() > max(begun, box.last(first)) + patience:
                 raise LostError(
                     f"{title(self.me)} waited for {title(first)} to say where to go on from; "

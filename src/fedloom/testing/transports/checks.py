@@ -100,7 +100,7 @@ def mailboxes(connect: Connect) -> None:
         others: list[Party] = [ASH_1, ASH_2, ASH]
         for number, to in enumerate(others, 1):
             assert int(take(transports[to], to, ASH, 1)) == number
-            assert transports[to].mailbox(to).held(ASH) == 0, "it came twice"
+            assert transports[to].mailbox(to).waiting(ASH) == 0, "it came twice"
         try:
             transports[ASH].send(message(ASH, "nobody", 2))
         except ProtocolError:

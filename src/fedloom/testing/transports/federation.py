@@ -20,7 +20,7 @@ from ...fabric.schedule import Everyone
 from ...runs.loop import play
 from ...runs.run import Run
 from ...transports.base import Transport
-from ...transports.party import PartyTransport, Rules, Timing
+from ...transports.party import PartyTransport, Timing, TransportOptions
 from ..samples import examples_of, sample_of
 
 RUN = "a" * 64
@@ -44,7 +44,7 @@ class Wires(Protocol):
         run: str,
         dials: Sequence[Party],
         expected: Sequence[Party],
-        **rules: Unpack[Rules],
+        **options: Unpack[TransportOptions],
     ) -> PartyTransport:
         """One process of a party, not open yet; called again, another one of it. Hubs come before
         those who dial them."""
@@ -61,16 +61,20 @@ class Federation(dict[Party, PartyTransport]):
     def __init__(self, make: Make, topology: Topology = TOPOLOGY, timing: Timing = QUICK):
         self.wires, self.topology, self._timing = make(topology), topology, timing
 
-    def start(self, *parties: Party, run: str = RUN, **rules: Unpack[Rules]) -> PartyTransport:
+    def start(
+        self, *parties: Party, run: str = RUN, **options: Unpack[TransportOptions]
+    ) -> PartyTransport:
         """Open them; one that was there already is not closed, another takes its place."""
         for me in parties:
-            self[me] = self.process(me, run, **rules)
+            self[me] = self.process(me, run, **options)
         return self[parties[-1]]
 
-    def process(self, me: Party, run: str = RUN, **rules: Unpack[Rules]) -> PartyTransport:
+    def process(
+        self, me: Party, run: str = RUN, **options: Unpack[TransportOptions]
+    ) -> PartyTransport:
         """One that is open, and that somebody else has to close."""
-        rules.setdefault("timing", self._timing)
-        made = self.wires.transport(me, run, *peers(self.topology, me), **rules)
+        options.setdefault("timing", self._timing)
+        made = self.wires.transport(me, run, *peers(self.topology, me), **options)
         made.open()
         return made
 

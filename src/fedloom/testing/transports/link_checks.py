@@ -92,7 +92,7 @@ def resumes(make: Make) -> None:
         for source, to in ways:
             received = [int(take(parties[to], to, source, move)[0]) for move in range(1, 61)]
             assert received == [*range(1, 61)], f"from {source} to {to}"
-            assert parties[to].mailbox(to).held(source) == 0, "something came twice"
+            assert parties[to].mailbox(to).waiting(source) == 0, "something came twice"
 
 
 @_check
@@ -122,7 +122,7 @@ def hears_again(make: Make) -> None:
         for move in (1, 2, 3):
             again.send(message(ASH_1, ASH, move, torch.tensor(move)))
         assert int(take(parties[ASH], ASH, ASH_1, 3)) == 3
-        assert parties[ASH].mailbox(ASH).held(ASH_1) == 0
+        assert parties[ASH].mailbox(ASH).waiting(ASH_1) == 0
 
 
 @_check
@@ -154,7 +154,7 @@ def goodbye(make: Make) -> None:
             parties[ASH].send(message(ASH, BIRCH, number, torch.zeros(5000)))
     for me, source in ((ASH, ASH_1), (BIRCH, ASH)):
         box = parties[me].mailbox(me)
-        assert box.held(source) == 20, f"{box.held(source)} of 20 messages of {source} came"
+        assert box.waiting(source) == 20, f"{box.waiting(source)} of 20 messages of {source} came"
         assert box.is_gone(source)
         assert parties[me].links[source].bye
 
@@ -199,7 +199,7 @@ def permits(make: Make) -> None:
         problem = _problem(parties[ASH_1])
         assert isinstance(problem, RefusedError), repr(problem)
         assert "was not agreed on" in str(problem)
-        assert parties[ASH].mailbox(ASH).held(ASH_1) == 0
+        assert parties[ASH].mailbox(ASH).waiting(ASH_1) == 0
 
 
 @_check

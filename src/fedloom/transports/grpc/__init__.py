@@ -1,4 +1,4 @@
-"""Parties on different machines: gRPC with mutual TLS.
+"""Transport between machines: gRPC with mutual TLS.
 
 May import: core, fabric, transports.
 """

@@ -1,4 +1,4 @@
-"""One connection of a link, over a gRPC stream: when to write, what to do with what is read."""
+"""One connection of a link over a gRPC stream: tasks that read, write and watch for silence."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import grpc
 from ...core.errors import FrameError, RefusedError
 from ...fabric.kinds import Key
 from ..link import CHUNK, Link, Packet, pack, unpack
-from ..standing import Standing
-from ..talk import Talk
+from ..party_state import PartyState
+from ..session import Session
 
 
 class Stream(Protocol):
@@ -35,18 +35,19 @@ async def next_packet(stream: Stream) -> Any:
         raise RefusedError(str(problem)) from None
 
 
-class StreamTalk(Talk):
-    """`check`: raises when the peer is no longer welcome."""
+class StreamSession(Session):
+    """A session over a gRPC stream. `check`: raises when the peer is no longer on the
+    allow-list."""
 
     def __init__(
         self,
-        standing: Standing,
+        state: PartyState,
         link: Link,
         stream: Stream,
         start: Key,
         check: Callable[[], object],
     ):
-        super().__init__(standing, link, start)
+        super().__init__(state, link, start)
         self._stream, self._check = stream, check
         self._news = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -59,13 +60,14 @@ class StreamTalk(Talk):
             task.cancel()
 
     async def run(self) -> None:
-        """Returns after a goodbye from both sides; ConnectionError, RefusedError otherwise."""
+        """Run until both sides have sent Bye; else ConnectionError or RefusedError."""
         problem = await self._until_it_ends()
         if problem is not None:
             raise problem
 
     async def _until_it_ends(self) -> BaseException | None:
-        """And why; by itself, without a traceback that would keep what was refused."""
+        """Run, and return the problem, without a traceback, which would keep refused packets
+        alive."""
         loop, link = asyncio.get_running_loop(), self.link
         link.wake = lambda: _quietly(loop, self.wake)
         works = (self._write(), self._listen(), self._watch())
@@ -84,7 +86,7 @@ class StreamTalk(Talk):
         return None
 
     async def _write(self) -> None:
-        for packet in self.saying():
+        for packet in self.outgoing():
             if not isinstance(packet, float):
                 await self._packet(packet)
                 continue
@@ -100,7 +102,7 @@ class StreamTalk(Talk):
 
     async def _listen(self) -> None:
         while True:
-            frame = self.hear(await next_packet(self._stream))
+            frame = self.handle(await next_packet(self._stream))
             if frame is None:
                 continue
             if len(frame) > CHUNK:
@@ -113,9 +115,9 @@ class StreamTalk(Talk):
                 self.heard = time.monotonic()
 
     async def _watch(self) -> None:
-        """Silence ends a connection, and so does a certificate that is no longer welcome. Time in
-        which this process itself stood still does not count."""
-        timing, last = self.standing.timing, time.monotonic()
+        """Silence ends a connection, and so does a certificate that is no longer allowed. Time in
+        which this process was suspended does not count."""
+        timing, last = self.state.timing, time.monotonic()
         while True:
             await asyncio.sleep(timing.beat)
             now = time.monotonic()
@@ -127,5 +129,5 @@ class StreamTalk(Talk):
 
 
 def _quietly(loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> None:
-    with suppress(RuntimeError):  # the loop is closed: so is the process, almost
+    with suppress(RuntimeError):  # the loop is closed: the process is ending
         loop.call_soon_threadsafe(wake)

@@ -1,5 +1,4 @@
-"""Mutual TLS: who a party is, where it listens and whom it lets in, whom it dials; and how far the
-clock of whoever is dialled is from ours."""
+"""Mutual TLS: identities, listening, dialling; and how far a peer's clock is from ours."""
 
 from __future__ import annotations
 
@@ -24,25 +23,25 @@ from .listener import PATIENCE
 METHOD = "/fedloom.Federation/Talk"
 TIME = "/fedloom.Federation/Time"
 SECONDS = struct.Struct(">d")  # since 1970
-STREAMS = 4  # at once, on a connection; a talk is one
+STREAMS = 4  # at once on a connection; a session takes one
 OF_SERVERS = [
     ("grpc.server_handshake_timeout_ms", int(1000 * PATIENCE)),
     ("grpc.max_concurrent_streams", STREAMS),
-    ("grpc.http2.max_ping_strikes", 0),  # pings of a member that this process kept waiting
+    ("grpc.http2.max_ping_strikes", 0),  # a member may ping while this process is busy
 ]
-ASKED = 3  # times: the shortest way there and back tells most
+CLOCK_QUERIES = 3  # the one with the shortest round trip is used
 
 
 class Admission(Protocol):
-    """Whose certificate it is, or RefusedError."""
+    """The party of a certificate, or RefusedError."""
 
     def admit(self, pem: bytes) -> Party: ...
 
 
 @dataclass(frozen=True)
-class Address:
-    """Where a party that listens is, and how it is known: by its CA, its certificate's name, and
-    what the gate says of the certificate."""
+class PeerAddress:
+    """The address of a listening party, and how it is authenticated: by its CA, the name in its
+    certificate, and the gate."""
 
     target: str
     ca: bytes
@@ -58,14 +57,15 @@ class Identity:
     key: bytes
 
     def prove(self, challenge: bytes, run: str, to: Party) -> bytes:
-        """That the key is here, and that it is this party who asked."""
+        """A signature that proves that we have the key; it names the run and the asking party."""
         key = load_pem_private_key(self.key, None)
         assert isinstance(key, ec.EllipticCurvePrivateKey)
         return key.sign(_words(challenge, run, to), ec.ECDSA(hashes.SHA256()))
 
 
 def is_proved(certificate: bytes, proof: bytes, challenge: bytes, run: str, to: Party) -> bool:
-    """gRPC does not tell who dials which certificate it met: the key itself must answer."""
+    """Whether the proof is valid. gRPC does not show the dialling side the peer's certificate, so
+    the key must sign a challenge."""
     key = load_pem_x509_certificate(certificate).public_key()
     if not isinstance(key, ec.EllipticCurvePublicKey):
         return False
@@ -81,8 +81,8 @@ def _words(challenge: bytes, run: str, to: Party) -> bytes:
 
 
 @dataclass(frozen=True)
-class Door:
-    """Where a party listens, and whom it lets in. `cas`: of all who may come, as PEM."""
+class ListenSettings:
+    """Where a party listens, and which peers it admits. `cas`: the CAs of all peers, as PEM."""
 
     bind: str
     gate: Admission
@@ -90,47 +90,47 @@ class Door:
     expected: tuple[Party, ...]
 
 
-def channel_to(address: Address, own: Identity, timing: Timing) -> Any:
-    """A channel to a party that proves to be the one that is meant."""
+def channel_to(address: PeerAddress, own: Identity, timing: Timing) -> Any:
+    """A channel to a party, with mutual TLS."""
     secure = grpc.ssl_channel_credentials(address.ca, own.key, own.certificate)
     options = [*_options(timing), ("grpc.ssl_target_name_override", address.host_name)]
     return grpc.aio.secure_channel(address.target, secure, options=options)
 
 
-class Difference(NamedTuple):
-    """Seconds by which a clock is ahead of ours; half the way there and back is not known."""
+class ClockDifference(NamedTuple):
+    """Seconds by which a clock is ahead of ours. `unsure`: half the round trip."""
 
     ahead: float
     unsure: float
 
 
-def clock_of(address: Address, own: Identity, within: float) -> Difference:
-    """Of a party that listens; RefusedError or ConnectionError where it does not say."""
+def clock_of(address: PeerAddress, own: Identity, within: float) -> ClockDifference:
+    """The clock of a listening party; RefusedError or ConnectionError where it does not answer."""
     secure = grpc.ssl_channel_credentials(address.ca, own.key, own.certificate)
     options = [("grpc.ssl_target_name_override", address.host_name)]
     with grpc.secure_channel(address.target, secure, options) as channel:
         try:
-            found = [_difference(channel.unary_unary(TIME), within) for _ in range(ASKED)]
+            answers = [_difference(channel.unary_unary(TIME), within) for _ in range(CLOCK_QUERIES)]
         except grpc.RpcError as problem:
             refused = problem.code() == grpc.StatusCode.PERMISSION_DENIED
             raise (RefusedError if refused else ConnectionError)(problem.details()) from None
         except struct.error:
             raise ConnectionError("it says something else than the time") from None
-    return min(found, key=lambda one: one.unsure)
+    return min(answers, key=lambda answer: answer.unsure)
 
 
-def _difference(ask: Any, within: float) -> Difference:
+def _difference(ask: Any, within: float) -> ClockDifference:
     before, begun = time.time(), time.monotonic()
     (theirs,) = SECONDS.unpack(ask(b"", timeout=within))
     half = (time.monotonic() - begun) / 2
-    return Difference(theirs - before - half, half)
+    return ClockDifference(theirs - before - half, half)
 
 
 def server_for(
-    door: Door, own: Identity, timing: Timing, answer: Any, tell_time: Any
+    door: ListenSettings, own: Identity, timing: Timing, answer: Any, tell_time: Any
 ) -> tuple[Any, int]:
-    """A server on this machine only, behind a front, and its port; `answer` and `tell_time` are
-    called for whoever has a certificate of one of the CAs."""
+    """A gRPC server on this machine only, behind a Listener, and its port. `answer` and `tell_time`
+    are called for peers with a certificate of one of the CAs."""
     server = grpc.aio.server(options=[*_options(timing), *OF_SERVERS])
     server.add_generic_rpc_handlers((_Handler(answer, tell_time),))
     pair = (own.key, own.certificate)
@@ -139,7 +139,7 @@ def server_for(
 
 
 class _Handler(grpc.GenericRpcHandler):
-    """The two methods there are."""
+    """The two methods of the service."""
 
     def __init__(self, answer: Any, tell_time: Any):
         self._methods = {

@@ -1,11 +1,11 @@
-"""Parties on different machines: gRPC with mutual TLS.
+"""The transport between machines: gRPC with mutual TLS.
 
-Hubs (and the server) listen; a client dials its hub, and of two hubs the later in the order dials
-the earlier. Each pair has one bidirectional stream at a time, which is opened again whenever it
-breaks; what a link is over many connections is in link.py, what is said over one in talk.py, how
-they come about in dialing.py. The engine runs in its own thread and knows nothing of all this;
-connections live in one event loop beside it, so that signs of life go on while a party computes.
-"""
+Hubs (and the server) listen. A client dials its hub; of two hubs, the later in the order dials the
+earlier. Each pair has one bidirectional stream at a time, which is opened again when it breaks.
+link.py is a link over many connections, session.py the protocol of one, dialing.py makes them.
+
+The engine runs in its own thread. Connections run in one event loop beside it, so that heartbeats
+go on while a party computes."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from typing import Any, Unpack
 from ...core.errors import RefusedError
 from ...core.topology import Party, title
 from ..linked import LinkedTransport
-from ..party import Rules
-from .dialing import Meeting
-from .listener import Front, Limits
-from .tls import Address, Door, Identity, server_for
+from ..party import TransportOptions
+from .dialing import Peering
+from .listener import Listener, StrangerLimits
+from .tls import Identity, ListenSettings, PeerAddress, server_for
 
 OPENING = 30.0  # seconds, at most
 
 
 class GrpcTransport(LinkedTransport):
-    """The links of one party: those that it `dials`, and those that come through its `door`."""
+    """The links of one party: to peers that it `dials`, and to peers that dial it (`door`)."""
 
     def __init__(
         self,
@@ -37,13 +37,13 @@ class GrpcTransport(LinkedTransport):
         run: str,
         identity: Identity,
         *,
-        dials: Mapping[Party, Address] | None = None,
-        door: Door | None = None,
-        **rules: Unpack[Rules],
+        dials: Mapping[Party, PeerAddress] | None = None,
+        door: ListenSettings | None = None,
+        **options: Unpack[TransportOptions],
     ):
         self._identity, self._dials, self._door = identity, dict(dials or {}), door
-        super().__init__(me, run, (*self._dials, *(door.expected if door else ())), **rules)
-        self._meeting = Meeting(me, run, identity, self.links, self._standing, self._dials, door)
+        super().__init__(me, run, (*self._dials, *(door.expected if door else ())), **options)
+        self._peering = Peering(me, run, identity, self.links, self._state, self._dials, door)
         self._tasks: list[asyncio.Task[None]] = []
         self._server: Any = None
         self._opened = False
@@ -51,7 +51,7 @@ class GrpcTransport(LinkedTransport):
         self._loop = _event_loop()
 
     def abort(self, cause: str, restore: bool = False) -> None:
-        self._in_loop(self._stop(cause, restore)).result(self._standing.timing.linger)
+        self._in_loop(self._stop(cause, restore)).result(self._state.timing.linger)
 
     def open(self) -> None:
         self._opened = True
@@ -59,7 +59,7 @@ class GrpcTransport(LinkedTransport):
 
     def close(self) -> None:
         if self._opened:
-            self._in_loop(self._close()).result(self._standing.timing.linger + 10)
+            self._in_loop(self._close()).result(self._state.timing.linger + 10)
 
     def abandon(self) -> None:
         if self._opened:
@@ -72,22 +72,22 @@ class GrpcTransport(LinkedTransport):
         if self._door is not None:
             await self._listen(self._door)
         for peer in self._dials:
-            self._tasks.append(self._loop.create_task(self._meeting.keep_dialling(peer)))
+            self._tasks.append(self._loop.create_task(self._peering.keep_dialling(peer)))
         for link in self.links.values():
-            self._meeting.may_be_missing(link)
+            self._peering.may_be_missing(link)
 
     async def _stop(self, cause: str, restore: bool) -> None:
-        self._standing.stop(cause, restore=restore)
+        self._state.stop(cause, restore=restore)
 
     @property
     def strangers(self) -> int:
-        """Connections that have not been let in."""
-        return 0 if self._meeting.front is None else self._meeting.front.strangers
+        """Connections that are not admitted yet."""
+        return 0 if self._peering.listener is None else self._peering.listener.strangers
 
     async def _close(self) -> None:
-        standing, began = self._standing, time.monotonic()
-        standing.closing = True
-        standing.wake()
+        state, began = self._state, time.monotonic()
+        state.closing = True
+        state.wake()
         while not all(
             self._is_done(link, time.monotonic() - began) for link in self.links.values()
         ):
@@ -95,35 +95,35 @@ class GrpcTransport(LinkedTransport):
         await self._hang_up()
 
     async def _hang_up(self) -> None:
-        self._meeting.over = True  # a cancelled wait_for may forget it (before Python 3.12)
+        self._peering.over = True  # a cancelled wait_for may forget it (before Python 3.12)
         for task in self._tasks:
             task.cancel()
-        for talk in [*self._standing.talks.values()]:
-            talk.hang_up()
+        for session in [*self._state.sessions.values()]:
+            session.hang_up()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._server is not None:
             await self._server.stop(0.5)
-        if self._meeting.front is not None:
-            await self._meeting.front.close()
+        if self._peering.listener is not None:
+            await self._peering.listener.close()
 
-    async def _listen(self, door: Door) -> None:
-        meeting, standing = self._meeting, self._standing
-        limits = Limits.beside(len(door.expected))
+    async def _listen(self, door: ListenSettings) -> None:
+        peering, state = self._peering, self._state
+        limits = StrangerLimits.beside(len(door.expected))
         self._server, inner = server_for(
-            door, self._identity, standing.timing, meeting.answer, meeting.tell_time
+            door, self._identity, state.timing, peering.answer, peering.tell_time
         )
         try:
-            front = Front(door.bind, inner, limits, standing.refused_at)
+            listener = Listener(door.bind, inner, limits, state.refused_at)
         except RefusedError as problem:
             raise RefusedError(f"{title(self.me)} {problem}") from None
         await self._server.start()
-        front.open()
-        meeting.front, self.port = front, front.port
+        listener.open()
+        peering.listener, self.port = listener, listener.port
 
 
 @cache
 def _event_loop() -> asyncio.AbstractEventLoop:
-    """One for the connections of this process, in a thread of its own."""
+    """The event loop for all connections of this process, in a thread of its own."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="connections", daemon=True).start()
     return loop

@@ -1,5 +1,5 @@
-"""How a party stands, for all its connections: who is there, whether and why the run was stopped,
-who was refused."""
+"""The state that all connections of a party share: who is connected, whether and why the run was
+stopped, who was refused."""
 
 from __future__ import annotations
 
@@ -14,55 +14,55 @@ from .link import Link
 from .mailbox import Mailbox
 from .party import Note, Timing
 
-DIFFERENT = 1000  # refusals that are counted each for itself
-LONG = 500  # characters of what others have a say in
+DIFFERENT = 1000  # kinds of refusal that are counted separately
+LONG = 500  # characters of a text that comes from a peer
 
 
-class Connected(Protocol):
-    """A connection that is there."""
+class Connection(Protocol):
+    """An open connection."""
 
     link: Link
     beat: float
 
     def wake(self) -> None:
-        """There may be something to say."""
+        """There may be something to send."""
         ...
 
     def hang_up(self) -> None:
-        """This connection is over."""
+        """Close this connection."""
         ...
 
 
 @dataclass
-class Standing:
-    """Of one party."""
+class PartyState:
+    """The shared state of one party's connections."""
 
     mailbox: Mailbox
     timing: Timing
     note: Note
-    pulsed: float = 0.0  # when it last made a move
-    closing: bool = False  # it has nothing more to say
+    pulsed: float = 0.0  # time of the last move of this party
+    closing: bool = False  # it has nothing more to send
     cause: str | None = None  # why the run was stopped
-    restore: bool = False  # and cannot go on before something is restored
-    talks: dict[Party, Connected] = field(default_factory=dict)
+    restore: bool = False  # it can only continue after a backup is restored
+    sessions: dict[Party, Connection] = field(default_factory=dict)
     _refusals: Counter[bytes] = field(default_factory=Counter)  # by a digest: words can be long
     _lock: Any = field(default_factory=RLock)
 
-    def stop(self, cause: str, told_by: Party | None = None, restore: bool = False) -> None:
-        """The run is over: tell everyone. Of several causes, all parties settle on the first in
-        the order of the alphabet."""
+    def stop(self, cause: str, from_peer: Party | None = None, restore: bool = False) -> None:
+        """Stop the run, and tell everyone. Of several causes, all parties take the first one in
+        alphabetical order."""
         cause = shortened(cause)
         with self._lock:
             if self.cause is not None and cause >= self.cause:
                 return
             self.cause, self.restore = cause, restore
         self.mailbox.abort(cause)
-        self.note("stopped", cause=cause, told_by=None if told_by is None else str(told_by))
+        self.note("stopped", cause=cause, told_by=None if from_peer is None else str(from_peer))
         self.wake()
 
     def refused(self, why: str, peer: Party | None = None, address: str | None = None) -> None:
-        """Into the log: the first time, the second, the fourth, the eighth, ... What differs in
-        too many ways is counted together."""
+        """Log a refusal: the first one, the second, the fourth, the eighth, ... of each kind.
+        Beyond DIFFERENT kinds, all are counted together."""
         about = {"peer": None if peer is None else str(peer), "address": address}
         facts = {"why": shortened(why), **{k: v for k, v in about.items() if v is not None}}
         key = sha256(str(facts).encode("utf-8", "backslashreplace")).digest()
@@ -81,30 +81,30 @@ class Standing:
     def refusals(self) -> int:
         return self._refusals.total()
 
-    def joined(self, talk: Connected, **where: str | None) -> None:
-        """There is a connection; if there was one already, it is over."""
-        peer = talk.link.peer
+    def joined(self, session: Connection, **where: str | None) -> None:
+        """A connection has opened; it replaces an older one to the same peer."""
+        peer = session.link.peer
         with self._lock:
-            if peer in self.talks:
-                self.left(self.talks[peer], "its next connection is here")
-            self.talks[peer] = talk
+            if peer in self.sessions:
+                self.left(self.sessions[peer], "its next connection is here")
+            self.sessions[peer] = session
         self.mailbox.back(peer)
-        self.note("joined", peer=str(peer), beat=talk.beat, **where)
+        self.note("joined", peer=str(peer), beat=session.beat, **where)
 
-    def left(self, talk: Connected, why: str) -> bool:
-        """The connection is over; whether it was still the one to this peer."""
-        link = talk.link
+    def left(self, session: Connection, why: str) -> bool:
+        """A connection has closed. Returns whether it was the current one to its peer."""
+        link = session.link
         with self._lock:
-            if self.talks.get(link.peer) is not talk:
+            if self.sessions.get(link.peer) is not session:
                 return False
-            del self.talks[link.peer]
+            del self.sessions[link.peer]
             link.drop()
         self.note("left", peer=str(link.peer), meant=link.bye, why=why)
         return True
 
     def wake(self) -> None:
-        for talk in [*self.talks.values()]:
-            talk.wake()
+        for session in [*self.sessions.values()]:
+            session.wake()
 
 
 def shortened(text: str) -> str:
