@@ -28,10 +28,10 @@ def folder(root):
     """The folder of one set."""
 
     def get(name):
-        found = root / datasets[name].folder
-        if not found.is_dir():
-            pytest.skip(f"no real data: {found} is not there")
-        return found
+        path = root / datasets[name].folder
+        if not path.is_dir():
+            pytest.skip(f"no real data: {path} is not there")
+        return path
 
     return get
 

@@ -32,10 +32,10 @@ PRIVATE = (
 def read(tmp_path):
     def make(north=NORTH, south=SOUTH, insurer=INSURER, suffix="csv", **options):
         paths = {}
-        for name, held in (("north", north), ("south", south), ("insurer", insurer)):
+        for name, clients in (("north", north), ("south", south), ("insurer", insurer)):
             paths[name] = tmp_path / f"{name}.{suffix if name == 'north' else 'csv'}"
-            if held is not None:
-                paths[name].write_bytes(held if isinstance(held, bytes) else held.encode())
+            if clients is not None:
+                paths[name].write_bytes(clients if isinstance(clients, bytes) else clients.encode())
         bank = {"north": paths["north"], "south": paths["south"]}
         files = {"bank": bank, "insurer": paths["insurer"]}
         return read_tables(files, **{"label": "left", "test": 0, **options})
@@ -242,8 +242,8 @@ def test_bad_files(read, case):
     with pytest.raises(DataError, match=message) as problem:
         read(**changes)
     assert "\n" not in str(problem.value)
-    told = "".join(traceback.format_exception(problem.value))  # as --debug shows it
-    assert not [word for word in PRIVATE if word in told]
+    text = "".join(traceback.format_exception(problem.value))  # as --debug shows it
+    assert not [word for word in PRIVATE if word in text]
 
 
 def test_the_files_are_good_before_they_are_spoilt(read):

@@ -96,8 +96,8 @@ def cuts(draw, horizontal=("random", "sizes", "dirichlet", "key")):
 
 @settings(deadline=None, max_examples=60)
 @given(cuts())
-def test_every_row_and_every_column_once(drawn):
-    data, wanted = drawn
+def test_every_row_and_every_column_once(example):
+    data, wanted = example
     cut = wanted.cut(data)
     placed = place(data, cut)
     names = [name for silo in cut.silos for name in placed.columns[silo]]
@@ -118,8 +118,8 @@ def test_every_row_and_every_column_once(drawn):
 
 @settings(deadline=None, max_examples=40)
 @given(cuts())
-def test_a_cut_is_drawn_and_read_back_the_same(drawn):
-    data, wanted = drawn
+def test_a_cut_is_drawn_and_read_back_the_same(example):
+    data, wanted = example
     cut = wanted.cut(data)
     assert wanted.cut(data) == cut
     again = Cut.from_json(json.loads(json.dumps(cut.to_json())))
@@ -135,15 +135,15 @@ def test_a_cut_is_drawn_and_read_back_the_same(drawn):
 
 @settings(deadline=None, max_examples=40)
 @given(cuts(["random", "sizes"]))
-def test_sizes_are_in_proportion(drawn):
-    data, wanted = drawn
+def test_sizes_are_in_proportion(example):
+    data, wanted = example
     cut = wanted.cut(data)
     for silo, owner in cut.owner.items():
         count = len(cut.clients[silo])
         shares = np.array(wanted.sizes or [1] * count) / sum(wanted.sizes or [1] * count)
         for rows in (owner[data.test], owner[~data.test]):
-            held = np.bincount(rows, minlength=count)
-            assert (np.abs(held - shares * len(rows)) <= 1).all()
+            counts = np.bincount(rows, minlength=count)
+            assert (np.abs(counts - shares * len(rows)) <= 1).all()
 
 
 def test_the_first_silos_get_one_more():
@@ -290,13 +290,13 @@ def test_a_small_alpha_skews(name):
     def skew(alpha):
         owner = Partition(clients=5, horizontal="dirichlet", alpha=alpha).cut(data).owner["a"]
         everyone = np.bincount(y, minlength=10) / len(y)
-        held = [np.bincount(y[owner == k], minlength=10) for k in range(5)]
-        return sum(np.abs(h - everyone * h.sum()).sum() for h in held) / (2 * len(y))
+        counts = [np.bincount(y[owner == k], minlength=10) for k in range(5)]
+        return sum(np.abs(h - everyone * h.sum()).sum() for h in counts) / (2 * len(y))
 
-    found = [skew(alpha) for alpha in (0.02, 0.5, 10, 1000)]
-    assert found == sorted(found, reverse=True)
-    assert found[0] > 0.5
-    assert found[-1] < 0.1
+    skews = [skew(alpha) for alpha in (0.02, 0.5, 10, 1000)]
+    assert skews == sorted(skews, reverse=True)
+    assert skews[0] > 0.5
+    assert skews[-1] < 0.1
 
 
 @pytest.mark.parametrize("name", ["digits", "diabetes"])
@@ -305,10 +305,10 @@ def test_test_rows_have_the_shares_of_the_training_rows(name):
     data = load(name)
     wanted = Partition(clients=3, horizontal="dirichlet", alpha=0.5)
     owner, group = wanted.cut(data).owner["a"], _groups(data)
-    for one in range(10):
-        sides = [owner[(group == one) & side] for side in (~data.test, data.test)]
-        train, test = (np.bincount(mine, minlength=3) / len(mine) for mine in sides)
-        assert np.abs(train - test).max() <= sum(1 / len(mine) for mine in sides)
+    for label in range(10):
+        sides = [owner[(group == label) & side] for side in (~data.test, data.test)]
+        train, test = (np.bincount(owners, minlength=3) / len(owners) for owners in sides)
+        assert np.abs(train - test).max() <= sum(1 / len(owners) for owners in sides)
     if name == "diabetes":
         y = data.y.clone()
         y[torch.from_numpy(data.test)] = 1e6

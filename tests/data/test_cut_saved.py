@@ -40,8 +40,8 @@ def test_a_saved_cut_stays_what_it_is(clients, kind):
     owner = np.arange(2 * clients) % clients
     packed = base64.b64encode(zlib.compress(owner.astype(kind).tobytes())).decode()
     names = [f"c{k}" for k in range(clients)]
-    held = {"parts": {"b0": [0, 2], "b1": None}, "clients": names, "owner": packed}
-    saved = {"format": 1, "data": "x", "ids": "7", "labels_at": ["a"], "silos": {"a": held}}
+    silo = {"parts": {"b0": [0, 2], "b1": None}, "clients": names, "owner": packed}
+    saved = {"format": 1, "data": "x", "ids": "7", "labels_at": ["a"], "silos": {"a": silo}}
     cut = Cut.from_json(saved)
     assert np.array_equal(cut.owner["a"], owner)
     assert cut.parts == {"a": {"b0": (0, 2), "b1": None}}
@@ -61,8 +61,8 @@ def test_a_damaged_file_is_no_cut(tmp_path):
         {**good, "silos": {**silos, "a": alone}},
         {**good, "silos": {**silos, "a": {**silos["a"], "parts": {}}}},
     ]
-    for number, found in enumerate(bad):
-        (tmp_path / f"{number}").write_text(json.dumps(found))
+    for number, content in enumerate(bad):
+        (tmp_path / f"{number}").write_text(json.dumps(content))
         with pytest.raises(DataError, match="cannot be read as a cut"):
             Cut.load(tmp_path / f"{number}")
     with pytest.raises(DataError, match="cannot be read as a cut"):

@@ -80,8 +80,8 @@ def test_so_does_the_command(tmp_path):
     command = [sys.executable, "-m", "fedloom", "check", str(tmp_path / "run.toml")]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     both = [subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    for one in both:
-        _, err = one.communicate(timeout=240)
-        assert one.returncode == 3, err
+    for process in both:
+        _, err = process.communicate(timeout=240)
+        assert process.returncode == 3, err
         assert len(err.splitlines()) == 1
         assert "there is no file" in err

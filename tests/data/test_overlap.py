@@ -12,7 +12,7 @@ FORM = {form.name: form for form in FORMS}
 
 
 @pytest.mark.parametrize(
-    ("name", "one", "other"),
+    ("name", "first", "other"),
     [
         ("characters", "P\u200b12\ufeff3", "P123"),
         ("characters", "\uff30\uff11\uff12\uff13", "P123"),
@@ -27,13 +27,13 @@ FORM = {form.name: form for form in FORMS}
         ("digits", "DE-00123", "123"),
     ],
 )
-def test_forms(name, one, other):
-    assert one != other
-    assert FORM[name].of(one) == FORM[name].of(other)
+def test_forms(name, first, other):
+    assert first != other
+    assert FORM[name].of(first) == FORM[name].of(other)
 
 
 @pytest.mark.parametrize(
-    ("name", "one", "other"),
+    ("name", "first", "other"),
     [
         ("zeros", "100", "1"),
         ("zeros", "P0", "P"),
@@ -44,8 +44,8 @@ def test_forms(name, one, other):
         ("digits", "anna7", "bert7"),
     ],
 )
-def test_what_stays_different(name, one, other):
-    assert FORM[name].of(one) != FORM[name].of(other)
+def test_what_stays_different(name, first, other):
+    assert FORM[name].of(first) != FORM[name].of(other)
 
 
 def test_a_form_of_several_ids_says_nothing():
@@ -65,13 +65,13 @@ def files(tmp_path):
     of how many people."""
 
     def make(south="P{:05d}", of=60, shop="P{:05d}"):
-        held = {
+        tables = {
             "north": "person,income,late\n" + people(0, 100 - of, more="late"),
             "south": "person,income,late\n" + people(100 - of, 100, south, "late"),
             "shop": "person,orders\n" + people(0, 100, shop),
         }
-        paths = {name: tmp_path / f"{name}.csv" for name in held}
-        for name, text in held.items():
+        paths = {name: tmp_path / f"{name}.csv" for name in tables}
+        for name, text in tables.items():
             paths[name].write_text(text)
         return {"bank": {"north": paths["north"], "south": paths["south"]}, "shop": paths["shop"]}
 
@@ -109,11 +109,11 @@ def test_all_match(files):
 def test_a_branch_that_writes_ids_otherwise(files, written, said, ids):
     with pytest.raises(DataError) as problem:
         read(files(written), **ids)
-    told = str(problem.value)
-    assert told.startswith("only 40 % of the ids of silo bank, the smallest, are in every silo")
-    assert "client bank/south 0 of 60 (0 %)" in told
-    assert said in told
-    assert told.endswith("If so few are meant to match, lower min_match")
+    text = str(problem.value)
+    assert text.startswith("only 40 % of the ids of silo bank, the smallest, are in every silo")
+    assert "client bank/south 0 of 60 (0 %)" in text
+    assert said in text
+    assert text.endswith("If so few are meant to match, lower min_match")
     data = read(files(written), min_match=0.4, **ids)
     assert data.train.size + data.test.size == 40
     assert any(note.startswith(said) for note in data.notes)

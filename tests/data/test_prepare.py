@@ -41,10 +41,10 @@ def made(values, **options):
 @given(CLIENTS)
 def test_fitting_from_summaries_is_fitting_on_pooled_rows(clients):
     pooled = [row for rows in clients for row in rows]
-    apart, told = fit("bank", summed(clients))
+    apart, notes = fit("bank", summed(clients))
     together, said = fit("bank", Summary.of(table(pooled)))
     assert apart.columns == together.columns
-    assert told == said
+    assert notes == said
     size = max([abs(age) for age, _ in pooled if age is not None], default=0)
     for a, b in zip(apart.steps, together.steps, strict=True):
         if a.name == "job":
@@ -193,8 +193,8 @@ def test_rows_that_do_not_fit(silo, rows, message):
 
 
 def test_summaries_of_different_tables_do_not_add_up():
-    one, other = Summary.of({"x": as_column([1.0])}), Summary.of({"x": as_column(["a"])})
+    first, other = Summary.of({"x": as_column([1.0])}), Summary.of({"x": as_column(["a"])})
     with pytest.raises(DataError, match="column 'x' is text at one client and numbers at another"):
-        one + other
+        first + other
     with pytest.raises(DataError, match="different columns"):
-        one + Summary.of({"y": as_column([1.0])})
+        first + Summary.of({"y": as_column([1.0])})

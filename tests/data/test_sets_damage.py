@@ -25,9 +25,9 @@ def copied(folder, tmp_path):
 
     def get(name, file):
         source = folder(name)
-        for each in datasets[name].files:
-            if each != file:
-                (tmp_path / each).symlink_to(source / each)
+        for needed in datasets[name].files:
+            if needed != file:
+                (tmp_path / needed).symlink_to(source / needed)
         return shutil.copyfile(source / file, tmp_path / file)
 
     return get
@@ -73,10 +73,10 @@ def test_missing_files_are_named(tmp_path, name):
     entry = datasets[name]
     with pytest.raises(DataError) as error:
         load(name, tmp_path)
-    told = str(error.value)
-    assert all(file in told for file in entry.files)
-    assert f"{tmp_path / entry.folder} and {tmp_path}" in told
-    assert entry.get in told
+    text = str(error.value)
+    assert all(file in text for file in entry.files)
+    assert f"{tmp_path / entry.folder} and {tmp_path}" in text
+    assert entry.get in text
 
 
 def test_missing_folder(monkeypatch):

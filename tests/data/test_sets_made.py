@@ -124,17 +124,17 @@ def test_cifar10_for_python_is_read_without_unpickling(tmp_path):
     home = tmp_path / "cifar-10-batches-py"
     home.mkdir()
     draw = np.random.default_rng(0)
-    kept = []
+    written = []
     for part in PARTS:
         images, labels = draw.integers(0, 256, (20, 3072), dtype=np.uint8), draw.integers(0, 10, 20)
-        kept.append((images, labels))
+        written.append((images, labels))
         saved = {"batch_label": part, "labels": labels.tolist(), "data": images, "filenames": ["x"]}
         (home / part).write_bytes(pickle.dumps(saved, protocol=2))
     d = load("cifar10-python", tmp_path)
     assert d.size == 120
     assert d.test.sum() == 20
-    assert np.array_equal((d.blocks["pixels"][:20] * 255).round().flatten(1), kept[0][0])
-    assert d.y[20:40].tolist() == kept[1][1].tolist()
+    assert np.array_equal((d.blocks["pixels"][:20] * 255).round().flatten(1), written[0][0])
+    assert d.y[20:40].tolist() == written[1][1].tolist()
     (home / "test_batch").write_bytes(pickle.dumps(Bomb(), protocol=2))
     with pytest.raises(DataError, match="test_batch is not a batch of CIFAR-10"):
         load("cifar10-python", tmp_path)

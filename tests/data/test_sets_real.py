@@ -53,15 +53,15 @@ def standardised(d, x):
 
 @pytest.mark.parametrize("name", REAL)
 def test_checksums_are_those_of_the_provenance(name, folder):
-    told = dict(
+    recorded = dict(
         re.findall(r"^- (\S+)  ([0-9a-f]{64})", (folder(name) / "PROVENANCE.md").read_text(), re.M)
     )
     for file, wanted in datasets[name].files.items():
         if file.endswith(".gz"):  # the provenance has the sum of the packed file
-            assert hashlib.sha256((folder(name) / file).read_bytes()).hexdigest() == told[file]
+            assert hashlib.sha256((folder(name) / file).read_bytes()).hexdigest() == recorded[file]
             assert checksum(folder(name) / file) == wanted
         else:
-            assert told[file] == wanted
+            assert recorded[file] == wanted
 
 
 def test_the_split_is_the_same_every_time(real):

@@ -29,11 +29,11 @@ def files(tmp_path):
 
     def make(north=NORTH, south=SOUTH, insurer=INSURER):
         paths = {}
-        for name, held in (("north", north), ("south", south), ("insurer", insurer)):
-            paths[name] = held
-            if not isinstance(held, Path):
+        for name, clients in (("north", north), ("south", south), ("insurer", insurer)):
+            paths[name] = clients
+            if not isinstance(clients, Path):
                 paths[name] = tmp_path / f"{name}.csv"
-                paths[name].write_bytes(held if isinstance(held, bytes) else held.encode())
+                paths[name].write_bytes(clients if isinstance(clients, bytes) else clients.encode())
         bank = {"north": paths["north"], "south": str(paths["south"])}
         return {"bank": bank, "insurer": paths["insurer"]}
 
@@ -169,14 +169,14 @@ def test_a_share_is_drawn_alike_in_every_silo_and_fitting_sees_training_rows_onl
     assert data.test.x["bank"].mean().abs() > 1e-6
     assert data.test.topology == data.train.topology
     smaller = read(files(half, rest, insurer[: insurer.index("\n300,")]), test=0.25)
-    assert set(smaller.test.ids) == {one for one in data.test.ids if int(one) < 300}
+    assert set(smaller.test.ids) == {id_ for id_ in data.test.ids if int(id_) < 300}
     assert read(files(half, rest, insurer), test=0.5).test.size > data.test.size
 
 
 def test_the_rows_for_testing_stay_the_same():
     """In every version: a model is judged on rows that it was not trained on."""
-    found = [one for one, test in enumerate(split_by_hash(map(str, range(40)), 0.25)) if test]
-    assert found == [0, 1, 6, 13, 15, 16, 19, 21, 29, 30, 33, 35]
+    testing = [row for row, test in enumerate(split_by_hash(map(str, range(40)), 0.25)) if test]
+    assert testing == [0, 1, 6, 13, 15, 16, 19, 21, 29, 30, 33, 35]
 
 
 def test_a_column_may_say_what_is_for_testing(files):
@@ -209,7 +209,7 @@ def test_hashed_ids_match_and_do_not_go_further(files):
     plain = read(files())
     data = read(files(), ids="hashed", salt="pepper")
     assert sorted(data.train.ids) == sorted(hashed(plain.train.ids.tolist(), "pepper"))
-    assert all(len(one) == 64 for one in data.train.ids)
+    assert all(len(digest) == 64 for digest in data.train.ids)
     assert data.preparation == plain.preparation
     assert read(files(), ids="hashed", salt="salt").train.ids[0] != data.train.ids[0]
 
@@ -353,8 +353,8 @@ def test_the_page_about_tables(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     page = (Path(__file__).parents[2] / "docs" / "tables.md").read_text()
     block = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-    found = {}
+    settings = {}
     for code in block.findall(page):
-        exec(compile(code, "tables.md", "exec"), found)
+        exec(compile(code, "tables.md", "exec"), settings)
     shown = re.findall(r"^    (.*)$", block.sub("", page), re.MULTILINE)
     assert capsys.readouterr().out.splitlines() == shown

@@ -69,87 +69,91 @@ class TestThePapersModel:
         assert times == [per_round * (r + 1) for r in range(ROUNDS)]
 
     def test_a_shared_head_is_one_exchange_more(self):
-        mine = run(TDCD(local_steps=Q, batch=12), task=task(head=True)).fit(ROUNDS)
-        assert mine.time == ROUNDS * (4 * 10 + Q)
+        trained = run(TDCD(local_steps=Q, batch=12), task=task(head=True)).fit(ROUNDS)
+        assert trained.time == ROUNDS * (4 * 10 + Q)
 
     def test_pooled_rows_are_sent_ahead(self):
         """Its clients wait for nothing, so only the first rows are waited for."""
         assert run(Central(local_steps=Q, batch=12)).fit(ROUNDS).time == 15 + ROUNDS * Q
 
     def test_with_fractions(self):
-        mine = run(TDCD(local_steps=Q, batch=12), Network(t_comm=0.1, t_comp=0.03)).fit(ROUNDS)
-        assert mine.time == pytest.approx(ROUNDS * (0.3 + Q * 0.03), abs=1e-9)
+        trained = run(TDCD(local_steps=Q, batch=12), Network(t_comm=0.1, t_comp=0.03)).fit(ROUNDS)
+        assert trained.time == pytest.approx(ROUNDS * (0.3 + Q * 0.03), abs=1e-9)
 
     def test_without_a_network_there_is_no_time(self):
-        mine = Run(TDCD(batch=12), task(), placement()).fit(1)
-        assert mine.time is None
-        assert mine.snapshot().clock is None
+        trained = Run(TDCD(batch=12), task(), placement()).fit(1)
+        assert trained.time is None
+        assert trained.snapshot().clock is None
 
     def test_predictions_take_no_time(self):
-        mine = run(TDCD(local_steps=Q, batch=12)).fit(1)
-        mine.loss()
-        assert mine.time == 37
+        trained = run(TDCD(local_steps=Q, batch=12)).fit(1)
+        trained.loss()
+        assert trained.time == 37
 
 
 class TestLinks:
     def test_by_hand(self):
         """Down to two clients, a step, up: the hub waits for the slower one."""
-        mine = clock(
+        virtual = clock(
             Network(
                 t_comm=10, t_comp=1, latency={"a/x": 1}, bandwidths={"a/y": 4}, speed={"a/x": 0.5}
             )
         )
         both, first = np.array([True, True]), np.array([True, False])
-        mine.down("a", both, 8)
-        assert mine.times.clients["a"].tolist() == [1, 5 + 2]
-        mine.work("a", both, 3)
-        assert mine.times.clients["a"].tolist() == [1 + 6, 7 + 3]
-        before = mine.times
-        mine.work("a", first, 3)
-        mine.down("a", first, 80)
-        assert mine.times.clients["a"].tolist() == [7 + 6, 7 + 3]  # nothing for who is not there
-        mine.times = before
-        mine.up("a", first, 0)
-        assert mine.times.hubs["a"] == 8
-        mine.up("a", both, np.array([0, 12]))
-        assert mine.times.hubs["a"] == 10 + 5 + 3
-        assert mine.times.hubs["b"] == 0
+        virtual.down("a", both, 8)
+        assert virtual.times.clients["a"].tolist() == [1, 5 + 2]
+        virtual.work("a", both, 3)
+        assert virtual.times.clients["a"].tolist() == [1 + 6, 7 + 3]
+        before = virtual.times
+        virtual.work("a", first, 3)
+        virtual.down("a", first, 80)
+        assert virtual.times.clients["a"].tolist() == [7 + 6, 7 + 3]  # nothing for who is not there
+        virtual.times = before
+        virtual.up("a", first, 0)
+        assert virtual.times.hubs["a"] == 8
+        virtual.up("a", both, np.array([0, 12]))
+        assert virtual.times.hubs["a"] == 10 + 5 + 3
+        assert virtual.times.hubs["b"] == 0
 
     def test_a_silo_has_a_latency_and_its_clients_may_have_others(self):
         """One way; where none is given, half of what an exchange between hubs takes."""
-        mine = clock(Network(t_comm=10, latency={"a": 3, "a/y": 1}))
+        virtual = clock(Network(t_comm=10, latency={"a": 3, "a/y": 1}))
         for silo, there in (("a", [True, True]), ("b", [True])):
-            mine.down(silo, np.array(there), 0)
-        assert mine.times.clients["a"].tolist() == [3, 1]
-        assert mine.times.clients["b"].tolist() == [5]
+            virtual.down(silo, np.array(there), 0)
+        assert virtual.times.clients["a"].tolist() == [3, 1]
+        assert virtual.times.clients["b"].tolist() == [5]
 
     def test_nobody_answers(self):
-        mine = clock(Network())
-        mine.up("a", np.array([False, False]), 5)
-        assert mine.now == 0
+        virtual = clock(Network())
+        virtual.up("a", np.array([False, False]), 5)
+        assert virtual.now == 0
 
     def test_between_hubs_messages_of_a_move_cross(self):
-        mine = clock(Network(t_comm=10, bandwidth=2, latency={"b-a": 3}, bandwidths={"a-b": 4}))
-        mine.work_at("a", 100)
-        mine.across([Crossing("a", "b", 8), Crossing("b", "a", 8), Crossing("b", SERVER, 8)])
-        assert mine.times.hubs == {"a": 100, "b": 105, SERVER: 14}
+        virtual = clock(Network(t_comm=10, bandwidth=2, latency={"b-a": 3}, bandwidths={"a-b": 4}))
+        virtual.work_at("a", 100)
+        virtual.across([Crossing("a", "b", 8), Crossing("b", "a", 8), Crossing("b", SERVER, 8)])
+        assert virtual.times.hubs == {"a": 100, "b": 105, SERVER: 14}
 
     def test_the_server_is_a_hub_away(self):
-        mine = clock(Network(t_comm=10, latency={"server-b": 1}))
-        mine.across([Crossing("a", SERVER, 8), Crossing(SERVER, "b", 8)])
-        assert mine.times.hubs == {"a": 0, "b": 1, SERVER: 10}
+        virtual = clock(Network(t_comm=10, latency={"server-b": 1}))
+        virtual.across([Crossing("a", SERVER, 8), Crossing(SERVER, "b", 8)])
+        assert virtual.times.hubs == {"a": 0, "b": 1, SERVER: 10}
 
     def test_absent_clients_are_neither_charged_nor_waited_for(self):
         slow = Network(speed={"ash/0": 0.01})
         schedule = Drawn(0.5, seed=1)
-        mine = run(TDCD(local_steps=Q, batch=12), slow, schedule=schedule)
+        trained = run(TDCD(local_steps=Q, batch=12), slow, schedule=schedule)
         took, before = [], 0.0
         for done in range(1, 9):
-            mine.fit(done)
-            took.append(mine.time - before)
-            before = mine.time
+            trained.fit(done)
+            took.append(trained.time - before)
+            before = trained.time
         out = [
-            any("0" in gone.get("ash", ()) for m, gone in mine.record.dropped.items() if m[0] == r)
+            any(
+                "0" in gone.get("ash", ())
+                for m, gone in trained.record.dropped.items()
+                if m[0] == r
+            )
             for r in range(8)
         ]
         assert any(out)
@@ -162,10 +166,10 @@ class TestStragglers:
         names = tuple(str(k) for k in range(4001))
         wide = Topology({"a": names, "b": names})
         network = Network(t_comp=1, speed={"b": 0.5, "b/7": 3}, speed_spread=0.5)
-        mine = clock(network, wide)
+        virtual = clock(network, wide)
         for silo in ("a", "b"):
-            mine.work(silo, np.ones(len(names), dtype=bool), 1)
-        a, b = mine.times.clients["a"], mine.times.clients["b"]
+            virtual.work(silo, np.ones(len(names), dtype=bool), 1)
+        a, b = virtual.times.clients["a"], virtual.times.clients["b"]
         assert np.median(a) == pytest.approx(1, rel=0.05)
         assert np.log(a).std() == pytest.approx(0.5, rel=0.05)
         assert np.median(b) == pytest.approx(2, rel=0.05)
@@ -173,9 +177,9 @@ class TestStragglers:
 
     def test_a_clients_speed_depends_on_seed_and_name_alone(self):
         def steps(names, seed):
-            mine = clock(Network(speed_spread=1.0), Topology({"a": names}), seed)
-            mine.work("a", np.ones(len(names), dtype=bool), 1)
-            return dict(zip(names, mine.times.clients["a"].tolist(), strict=True))
+            virtual = clock(Network(speed_spread=1.0), Topology({"a": names}), seed)
+            virtual.work("a", np.ones(len(names), dtype=bool), 1)
+            return dict(zip(names, virtual.times.clients["a"].tolist(), strict=True))
 
         few, many = steps(("u", "v"), 3), steps(("w", "v", "u"), 3)
         assert few["u"] == many["u"]
@@ -186,17 +190,17 @@ class TestStragglers:
     def test_many_clients_are_no_more_work_for_python(self, interpreted):
         def rounds(count):
             names = tuple(str(k) for k in range(count))
-            mine = clock(Network(speed_spread=0.5, bandwidth=10), Topology({"a": names}))
+            virtual = clock(Network(speed_spread=0.5, bandwidth=10), Topology({"a": names}))
             there, sizes = np.ones(count, dtype=bool), np.arange(count)
 
             def go():
-                mine.begin()
-                mine.down("a", there, 100)
-                mine.up("a", there, sizes)
-                mine.down("a", there, sizes)
-                mine.work("a", there, 10)
-                mine.up("a", there, 100)
-                mine.end()
+                virtual.begin()
+                virtual.down("a", there, 100)
+                virtual.up("a", there, sizes)
+                virtual.down("a", there, sizes)
+                virtual.work("a", there, 10)
+                virtual.up("a", there, 100)
+                virtual.end()
 
             return go
 
@@ -210,33 +214,33 @@ def everything(first=None):
 
 @pytest.mark.parametrize("algorithm", everything(1), ids=str)
 def test_engines_keep_the_same_time(algorithm):
-    found, network = [], UNEVEN_ASH if algorithm.one_silo else UNEVEN
+    clocks, network = [], UNEVEN_ASH if algorithm.one_silo else UNEVEN
     if cases.of(type(algorithm)).sample is not None:  # of other silos
         network = replace(UNEVEN, latency={"views/0": 9.7}, bandwidths={}, speed={"views/1": 0.11})
     for options in ({"engine": "reference"}, {"engine": "stacked"}, {"chunk": 2}):
-        mine = run(algorithm, network, schedule=Drawn(0.6, seed=2), seed=5, **options).fit(4)
-        times = mine.fed.clock.times
-        found.append(np.concatenate([list(times.hubs.values()), *times.clients.values()]))
-    assert found[0].max() > 0
-    for other in found[1:]:
-        assert np.abs(found[0] - other).max() <= 1e-9
+        trained = run(algorithm, network, schedule=Drawn(0.6, seed=2), seed=5, **options).fit(4)
+        times = trained.fed.clock.times
+        clocks.append(np.concatenate([list(times.hubs.values()), *times.clients.values()]))
+    assert clocks[0].max() > 0
+    for other in clocks[1:]:
+        assert np.abs(clocks[0] - other).max() <= 1e-9
 
 
 VALUE = Kind("value", "anything")
 
 
 def test_engines_keep_the_same_time_where_clients_hold_values_of_their_own():
-    found = []
+    times = []
     for engine in ("stacked", "reference"):
         fed = run(TDCD(batch=12), UNEVEN, engine=engine).fed
         fed.begin(0)
         ash = fed.within("ash")
         unequal_k = ash.spread(VALUE, ash.at_hubs(unequal, steps=2))
         ash.collect(VALUE, ash.at_clients(twice, unequal_k, steps=3))
-        found.append(fed.clock.times)
-    assert found[0].to_json() == found[1].to_json()
-    assert found[0].hubs["ash"] > 2 * 9.7
-    assert found[0].hubs["birch"] == 0
+        times.append(fed.clock.times)
+    assert times[0].to_json() == times[1].to_json()
+    assert times[0].hubs["ash"] > 2 * 9.7
+    assert times[0].hubs["birch"] == 0
 
 
 def unequal():
@@ -262,18 +266,18 @@ class TestGoingOn:
         assert resumed.fed.clock.done.to_json() == straight.fed.clock.done.to_json()
 
     def test_an_interrupted_round_is_forgotten(self, monkeypatch):
-        mine = run(TDCD(local_steps=Q, batch=12)).fit(1)
-        real = mine.fed.exchange
+        trained = run(TDCD(local_steps=Q, batch=12)).fit(1)
+        real = trained.fed.exchange
 
         def interrupted(*args):
             real(*args)
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(mine.fed, "exchange", interrupted)
+        monkeypatch.setattr(trained.fed, "exchange", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            mine.fit(2)
-        assert mine.time == 37
-        assert mine.fit(3).time == 3 * 37
+            trained.fit(2)
+        assert trained.time == 37
+        assert trained.fit(3).time == 3 * 37
 
     def test_times_of_other_parties_are_refused(self):
         rows = partition({"ash": torch.randn(30, 4)}, torch.zeros(30), {"ash": 2})
@@ -328,7 +332,7 @@ def test_every_sgd_declares_its_steps():
     """At infinite speed of communication, a round takes Q steps: nobody forgot `steps=`."""
     for example in everything():
         if isinstance(example, MinibatchSGD):
-            mine = run(example, Network(t_comm=0, t_comp=1)).fit(2)
+            trained = run(example, Network(t_comm=0, t_comp=1)).fit(2)
             turns = 3 if getattr(example, "order", "") == "sequential" else 1
             server = example.top_steps if example.needs_server else 0
-            assert mine.time == 2 * (turns * example.local_steps + server)
+            assert trained.time == 2 * (turns * example.local_steps + server)

@@ -27,8 +27,8 @@ def run(algorithm, silos=2, **network):
     return Run(algorithm, learn, rows, network=Network(t_comm=0.01, t_comp=0.02, **network))
 
 
-def visits_of(mine):
-    return Counter(s for turns in mine.record.visits.values() for t in turns for s in t.visitors)
+def visits_of(trained):
+    return Counter(s for turns in trained.record.visits.values() for t in turns for s in t.visitors)
 
 
 class TestTheThesis:
@@ -68,25 +68,25 @@ class TestTheThesis:
 
 class TestWhoComes:
     def test_by_speed(self):
-        mine = run(VAFL(batch=20, visits=60), speed={"w1": 0.05}).fit(5)
-        count = visits_of(mine)
+        trained = run(VAFL(batch=20, visits=60), speed={"w1": 0.05}).fit(5)
+        count = visits_of(trained)
         assert count["w0"] > 3 * count["w1"] > 0
 
     def test_by_rate(self):
-        mine = run(VAFL(batch=20, visits=100), rate=0.3, rates={"w1": 0.1}).fit(6)
-        count = visits_of(mine)
+        trained = run(VAFL(batch=20, visits=100), rate=0.3, rates={"w1": 0.1}).fit(6)
+        count = visits_of(trained)
         assert count["w0"] / count["w1"] == pytest.approx(3, rel=0.25)
 
     def test_a_pause_is_constant(self):
-        mine = run(TDCD(local_steps=1, batch=20), pause={"w0": 2.0}).fit(10)
-        assert mine.time == pytest.approx(10 * 2.05, rel=0.01)
+        trained = run(TDCD(local_steps=1, batch=20), pause={"w0": 2.0}).fit(10)
+        assert trained.time == pytest.approx(10 * 2.05, rel=0.01)
         goes_on = run(VAFL(batch=20), pause={"w0": 2.0}).fit(40)
         assert visits_of(goes_on)["w1"] > 10 * visits_of(goes_on)["w0"]
 
     def test_equal_silos_take_turns(self):
         links = {"w0-w1": 0.0, "w0-w2": 0.0}  # w0's hub is the master
-        mine = run(VAFL(batch=20), silos=3, latency=links).fit(4)
-        for turns in mine.record.visits.values():
+        trained = run(VAFL(batch=20), silos=3, latency=links).fit(4)
+        for turns in trained.record.visits.values():
             assert sorted(turn.visitors[0] for turn in turns) == ["w0", "w1", "w2"]
 
     def test_a_slow_link_keeps_nobody_waiting(self):
@@ -98,16 +98,16 @@ class TestWhoComes:
         assert far.time < 2 * near.time
 
     def test_a_crash(self):
-        mine = run(VAFL(batch=20, visits=6), silos=3, crash={"w1": (2, 5)}).fit(8)
-        who = {r: {t.visitors[0] for t in turns} for r, turns in mine.record.visits.items()}
+        trained = run(VAFL(batch=20, visits=6), silos=3, crash={"w1": (2, 5)}).fit(8)
+        who = {r: {t.visitors[0] for t in turns} for r, turns in trained.record.visits.items()}
         assert [r for r in who if "w1" not in who[r]] == [2, 3, 4]
-        assert mine.time < 8
+        assert trained.time < 8
         waits = run(TDCD(local_steps=1, batch=20), crash={"w1": (2, 5)}, outage=40.0).fit(8)
         assert waits.time == pytest.approx(3 * 40 + 8 * 0.05, rel=0.01)
 
     def test_who_cannot_go_on_waits_for_a_crashed_silo(self):
-        mine = run(VAFL(batch=20, group=2), crash={"w1": (2, 5)}, outage=40.0).fit(8)
-        assert mine.time == pytest.approx(3 * 40, rel=0.05)
+        trained = run(VAFL(batch=20, group=2), crash={"w1": (2, 5)}, outage=40.0).fit(8)
+        assert trained.time == pytest.approx(3 * 40, rel=0.05)
 
 
 def test_a_call_waits_for_a_sleeper():
@@ -131,34 +131,34 @@ class TestAVisitByHand:
         return made
 
     def test_there_and_back(self):
-        mine = self.clock()
-        begun = mine.set_out("b", "a")
+        virtual = self.clock()
+        begun = virtual.set_out("b", "a")
         assert begun == 10
-        mine.arrive("b", "a", [8, 20], begun)  # two messages at once: the longer one counts
-        assert mine.now == 10 + 3 + 20 / 4
-        mine.answer("a", 1)
-        assert mine.now == 18 + 2
-        mine.come_back("b", "a", 4)
-        assert mine.times.hubs == {"a": 0, "b": 20 + 3 + 4 / 4}
-        assert mine.now == 20
+        virtual.arrive("b", "a", [8, 20], begun)  # two messages at once: the longer one counts
+        assert virtual.now == 10 + 3 + 20 / 4
+        virtual.answer("a", 1)
+        assert virtual.now == 18 + 2
+        virtual.come_back("b", "a", 4)
+        assert virtual.times.hubs == {"a": 0, "b": 20 + 3 + 4 / 4}
+        assert virtual.now == 20
 
     def test_the_masters_own_silo_has_no_way(self):
-        mine = self.clock()
-        mine.arrive("a", "a", [1000], mine.set_out("a", "a"))
-        mine.answer("a", 3)
-        mine.come_back("a", "a", 1000)
-        assert mine.now == mine.times.hubs["a"] == 3 * 2
+        virtual = self.clock()
+        virtual.arrive("a", "a", [1000], virtual.set_out("a", "a"))
+        virtual.answer("a", 3)
+        virtual.come_back("a", "a", 1000)
+        assert virtual.now == virtual.times.hubs["a"] == 3 * 2
 
     def test_a_call(self):
-        mine = self.clock()
-        mine.answer("a", 6)
-        mine.fetch("b", "a")
-        assert mine.times.hubs["b"] == 12 + 3
-        mine.fetched("b", "a", [12, 4])
-        assert mine.now == 15 + 3 + 12 / 4
-        mine.fetch("b", "a")
-        mine.fetched("b", "a", [])
-        assert (mine.times.hubs["b"], mine.now) == (21 + 3, 24)
+        virtual = self.clock()
+        virtual.answer("a", 6)
+        virtual.fetch("b", "a")
+        assert virtual.times.hubs["b"] == 12 + 3
+        virtual.fetched("b", "a", [12, 4])
+        assert virtual.now == 15 + 3 + 12 / 4
+        virtual.fetch("b", "a")
+        virtual.fetched("b", "a", [])
+        assert (virtual.times.hubs["b"], virtual.now) == (21 + 3, 24)
 
     def test_who_is_expected_first(self):
         """a is at the master's; b has 10 s and its way before it, unless a is down."""

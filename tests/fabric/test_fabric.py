@@ -165,9 +165,9 @@ class TestMoves:
 
     def test_exchange_is_in_hub_order_and_includes_oneself(self, fed):
         got = fed.read(fed.exchange(VALUE, fed.at_hubs(number, fed.part)))
-        for mine in got.values():
-            assert list(mine) == ["ash", "birch", "cedar"]
-            assert [float(v) for v in mine.values()] == [3, 5, 5]
+        for values in got.values():
+            assert list(values) == ["ash", "birch", "cedar"]
+            assert [float(v) for v in values.values()] == [3, 5, 5]
 
     def test_collect_and_spread_between_hubs(self, fed):
         at_birch = fed.collect(VALUE, fed.at_hubs(number, fed.part), to="birch")
@@ -376,11 +376,11 @@ class TestAbsence:
             rows = fed.read(fed.gather(FEATURES[0], fed.at_clients(rows_of, batch_k), where))
             assert not rows["birch"].mask.any()
             assert rows["birch"].value.shape == (36, 3)
-            held = placement().owner["ash"]
-            assert torch.equal(rows["ash"].mask, (held == 2) | (held == 3))
+            owner = placement().owner["ash"]
+            assert torch.equal(rows["ash"].mask, (owner == 2) | (owner == 3))
 
     def test_kept_state(self):
-        kept = []
+        values = []
         for fed in both(self.GONE):
             old_k = fed.at_clients(number, fed.part)
             zero = fed.at_hubs(number, fed.part)
@@ -388,9 +388,9 @@ class TestAbsence:
             with pytest.raises(PlacementError, match="keep needs an upward move"):
                 fed.keep(new_k, old_k)
             fed.mean(VALUE, new_k, otherwise=zero)
-            kept.append({str(c): float(v) for c, v in fed.read(fed.keep(new_k, old_k)).items()})
-        assert kept[0] == kept[1] == kept[2]
-        assert kept[0] == {
+            values.append({str(c): float(v) for c, v in fed.read(fed.keep(new_k, old_k)).items()})
+        assert values[0] == values[1] == values[2]
+        assert values[0] == {
             **dict.fromkeys(["ash/0", "ash/1"], 3.0),
             **dict.fromkeys(["ash/2", "ash/3"], 6.0),
             **dict.fromkeys(["birch/0", "birch/1"], 5.0),

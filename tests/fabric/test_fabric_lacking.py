@@ -29,9 +29,9 @@ def test_work_is_done_where_all_that_it_takes_is(order):
         batch_k, _ = fed.minibatch(torch.arange(36))
         n_k = fed.at_clients(count, batch_k)  # at everyone
         v_k = fed.to_clients(MORE, fed.at_hubs(number, fed.part))  # not at ash/0, which is away
-        found = fed.read(fed.at_clients(add, *(v_k, n_k)[::order]))
-        assert Client("ash", "0") not in found
-        assert len(found) == 8
+        results = fed.read(fed.at_clients(add, *(v_k, n_k)[::order]))
+        assert Client("ash", "0") not in results
+        assert len(results) == 8
 
 
 def test_who_has_no_value_does_not_answer():

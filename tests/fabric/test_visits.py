@@ -39,8 +39,8 @@ def run(algorithm, *, rows=None, head=False, **options):
     return Run(algorithm, task(head=head), rows or placement(), **settings)
 
 
-def state_of(mine):
-    return {name: mine.fed.read(value) for name, value in mine.state._asdict().items()}
+def state_of(trained):
+    return {name: trained.fed.read(value) for name, value in trained.state._asdict().items()}
 
 
 def with_server(rows):
@@ -77,24 +77,24 @@ class TestRecords:
         )
         for group, engine in apart.engines.items():
             for name, value in state_of(ran).items():
-                mine = engine.read(getattr(apart.states[group], name))
-                theirs = {party: value[party] for party in mine}
-                assert largest_difference(mine, theirs) <= 1e-12
+                values = engine.read(getattr(apart.states[group], name))
+                theirs = {party: value[party] for party in values}
+                assert largest_difference(values, theirs) <= 1e-12
         assert apart.record == ran.record
 
     def test_old_files_still_load(self):
         old = {"rounds": 2, "dropped": [[1, "start", 0, {"ash": ["0"]}]]}
         assert Recorded.from_json(old).visits == {}
         assert set(Recorded.from_json(old).to_json()) == {"rounds", "dropped"}
-        told = run(VAFL(batch=9)).add_record().to_json()
-        assert "notes" not in told
-        assert Record.from_json(told).notes is None
+        written = run(VAFL(batch=9)).add_record().to_json()
+        assert "notes" not in written
+        assert Record.from_json(written).notes is None
 
     def test_an_order_by_hand(self):
         turns = [Turn(("ash",)), Turn(("ash",)), Turn(("cedar",))]
-        mine = run(VAFL(batch=9), schedule=Recorded({}, 1, {0: turns})).fit(1)
-        before = mine.algorithm.blocks(mine.fed, mine.algorithm.start(mine.fed))
-        after = mine.algorithm.blocks(mine.fed, mine.state)
+        trained = run(VAFL(batch=9), schedule=Recorded({}, 1, {0: turns})).fit(1)
+        before = trained.algorithm.blocks(trained.fed, trained.algorithm.start(trained.fed))
+        after = trained.algorithm.blocks(trained.fed, trained.state)
         moved = {j: largest_difference(before[j], after[j]) > 0 for j in before}
         assert moved == {"ash": True, "birch": False, "cedar": True}
 
@@ -129,18 +129,18 @@ class TestGoingOn:
     @pytest.mark.parametrize("algorithm", EXAMPLES, ids=str)
     def test_a_round_leaves_the_state_before_it_as_it_was(self, algorithm, engine):
         """The master writes into its desk in place: into the round's own copy."""
-        mine = run(algorithm, engine=engine, head=True)
-        fresh = mine.algorithm.start(mine.fed)
-        for state in (fresh, mine.fit(2).state):
-            mine.state = state
-            before = tree.copy(state_of(mine))
-            mine.fit(mine.round + 1)
-            assert largest_difference(state_of(mine), before) > 0
-            mine.state = state
-            assert largest_difference(state_of(mine), before) == 0
+        trained = run(algorithm, engine=engine, head=True)
+        fresh = trained.algorithm.start(trained.fed)
+        for state in (fresh, trained.fit(2).state):
+            trained.state = state
+            before = tree.copy(state_of(trained))
+            trained.fit(trained.round + 1)
+            assert largest_difference(state_of(trained), before) > 0
+            trained.state = state
+            assert largest_difference(state_of(trained), before) == 0
 
     def test_a_round_that_failed_is_tried_again(self, monkeypatch):
-        straight, mine = run(VAFL(batch=9)).fit(3), run(VAFL(batch=9)).fit(1)
+        straight, trained = run(VAFL(batch=9)).fit(3), run(VAFL(batch=9)).fit(1)
         learn, left = VAFL.learn, [2]
 
         def failing(self, *args):
@@ -151,15 +151,17 @@ class TestGoingOn:
 
         monkeypatch.setattr(VAFL, "learn", failing)
         with pytest.raises(OSError, match="a cable"):
-            mine.fit(3)
-        assert mine.round == 1
-        assert largest_difference(state_of(mine.fit(3)), state_of(straight)) == 0
+            trained.fit(3)
+        assert trained.round == 1
+        assert largest_difference(state_of(trained.fit(3)), state_of(straight)) == 0
 
     def test_records_carry_the_delays(self):
-        mine = run(VAFL(batch=9, visits=30)).fit(2, every=1)
-        notes = mine.records[-1].notes
+        trained = run(VAFL(batch=9, visits=30)).fit(2, every=1)
+        notes = trained.records[-1].notes
         assert notes["delay_max"] >= notes["delay_95"] >= notes["delay_median"] >= 1
-        assert Record.from_json(json.loads(json.dumps(mine.records[-1].to_json()))).notes == notes
+        assert (
+            Record.from_json(json.loads(json.dumps(trained.records[-1].to_json()))).notes == notes
+        )
         bounded = run(VAFL(batch=9, visits=30, max_delay=2)).fit(2, every=2).records[-1].notes
         assert bounded["delay_max"] <= 2
         assert bounded["recalls"] > 0
@@ -167,8 +169,8 @@ class TestGoingOn:
     def test_poisson_delays_are_geometric(self):
         """With equal rates the last visit of another silo was tau turns ago with chance
         (1 - 1/M)^(tau - 1) / M: the mean is M (full batches, so that every visit brings all)."""
-        mine = run(VAFL(lr=0.01, batch=None, visits=250)).fit(1)
-        counts = torch.tensor(mine.algorithm.delays(mine.fed, mine.state)).double()
+        trained = run(VAFL(lr=0.01, batch=None, visits=250)).fit(1)
+        counts = torch.tensor(trained.algorithm.delays(trained.fed, trained.state)).double()
         mean = float((counts * torch.arange(len(counts))).sum() / counts.sum())
         assert mean == pytest.approx(3.0, rel=0.2)
         assert counts[0] == 0
@@ -180,13 +182,13 @@ def test_clients_weighted_by_rows_are_one_client(group, engine):
     """Q = 1: a silo's mean is the step of all its rows, however they lie at its clients."""
     algorithm = VAFL(lr=0.3, batch=9, group=group, weighting="rows", l2=0.1)
     many = run(algorithm, head=True, network=UNEVEN, engine=engine).fit(4)
-    one = run(algorithm, rows=placement(3, 1), head=True, schedule=orders(many)).fit(4)
-    blocks = [mine.algorithm.blocks(mine.fed, mine.state) for mine in (many, one)]
+    single = run(algorithm, rows=placement(3, 1), head=True, schedule=orders(many)).fit(4)
+    blocks = [trained.algorithm.blocks(trained.fed, trained.state) for trained in (many, single)]
     assert largest_difference(*blocks) <= 1e-12
 
 
-def orders(mine):
-    return Recorded({}, mine.record.rounds, mine.record.visits)
+def orders(trained):
+    return Recorded({}, trained.record.rounds, trained.record.visits)
 
 
 class TestServer:
@@ -198,7 +200,7 @@ class TestServer:
         fast = run(at_server, rows=rows, head=True).fit(3)
         hub = run(algorithm, rows=rows, head=True).fit(3)
         assert largest_difference(state_of(fast), state_of(right)) <= 1e-12
-        blocks = [mine.algorithm.blocks(mine.fed, mine.state) for mine in (fast, hub)]
+        blocks = [trained.algorithm.blocks(trained.fed, trained.state) for trained in (fast, hub)]
         assert largest_difference(*blocks) == 0
         assert torch.equal(fast.predict(), hub.predict())
         assert list(fast.ledger) == list(right.ledger)
@@ -215,24 +217,24 @@ class TestServer:
 class TestBills:
     @pytest.mark.parametrize("algorithm", EXAMPLES, ids=str)
     def test_exact_for_any_order(self, algorithm):
-        mine = run(algorithm, head=True, network=UNEVEN).fit(5)
+        trained = run(algorithm, head=True, network=UNEVEN).fit(5)
         for round in range(5):
-            assert mine.ledger.of_round(round) == cost(algorithm, mine.facts(round=round))
+            assert trained.ledger.of_round(round) == cost(algorithm, trained.facts(round=round))
 
     def test_exact_for_calls_on_several_minibatches(self):
         """In the third turn one visitor is at its third minibatch, the other at its second; cedar
         is called for both."""
         algorithm = VAFL(lr=0.3, batch=5, group=2, max_delay=1, visits=6)
         order = [Turn(("ash", "birch")), Turn(("ash", "cedar")), Turn(("ash", "birch"))]
-        mine = run(algorithm, head=True, schedule=Recorded({}, 1, {0: order})).fit(1)
-        assert "cedar" in mine.record.visits[0][2].again
-        assert mine.ledger.of_round(0) == cost(algorithm, mine.facts(round=0))
+        trained = run(algorithm, head=True, schedule=Recorded({}, 1, {0: order})).fit(1)
+        assert "cedar" in trained.record.visits[0][2].again
+        assert trained.ledger.of_round(0) == cost(algorithm, trained.facts(round=0))
 
     def test_without_a_record_everyone_comes_in_turn(self):
-        mine = run(VAFL(batch=9))
+        trained = run(VAFL(batch=9))
         order = [Turn((silo,)) for silo in ("ash", "birch", "cedar")]
         ran = run(VAFL(batch=9), schedule=Recorded({}, 2, {0: order, 1: order})).fit(2)
-        assert ran.ledger.of_round(1) == cost(mine.algorithm, mine.facts())
+        assert ran.ledger.of_round(1) == cost(trained.algorithm, trained.facts())
 
 
 def without_labels(silo):
@@ -308,10 +310,10 @@ def test_the_theorems_step_sizes(rule, formula):
     """As a run file says them."""
     inner = ", ".join(f"{key} = {json.dumps(value)}" for key, value in rule.items())
     text = f'[data]\nname = "iris"\n[algorithm]\nname = "vafl"\nlr = {{{inner}}}'
-    mine = RunFile.parse(text).algorithm
+    algorithm = RunFile.parse(text).algorithm
     for k in (0, 1, 17, 899):
-        assert mine.lr(k) == pytest.approx(formula(k), rel=1e-12)
-        assert mine.master_lr_of(k, 3) == mine.lr(k)  # eta_0 = eta_m
+        assert algorithm.lr(k) == pytest.approx(formula(k), rel=1e-12)
+        assert algorithm.master_lr_of(k, 3) == algorithm.lr(k)  # eta_0 = eta_m
 
 
 def test_constants_of_the_theorems_are_positive():
@@ -322,6 +324,6 @@ def test_constants_of_the_theorems_are_positive():
 
 
 def test_without_a_network_everyone_is_as_likely():
-    mine = run(VAFL(lr=0.01, batch=5, visits=150), schedule=Everyone()).fit(1)
-    who = [turn.visitors[0] for turn in mine.record.visits[0]]
-    assert {silo: who.count(silo) > 35 for silo in mine.fed.silos} == dict.fromkeys(who, True)
+    trained = run(VAFL(lr=0.01, batch=5, visits=150), schedule=Everyone()).fit(1)
+    who = [turn.visitors[0] for turn in trained.record.visits[0]]
+    assert {silo: who.count(silo) > 35 for silo in trained.fed.silos} == dict.fromkeys(who, True)

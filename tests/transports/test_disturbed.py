@@ -191,7 +191,7 @@ def test_strangers_are_refused_and_disturb_nobody(keys, notes):
             notes=rogue_notes,
             identity=identity or keys.made[party],
         )
-        until(lambda: any(why in told for told in refusals(notes, "ash")))  # noqa: B023
+        until(lambda: any(why in text for text in refusals(notes, "ash")))  # noqa: B023
         if why == TLS:
             until(lambda: any(event == "unreachable" for _, event, _ in rogue_notes))  # noqa: B023
         else:
@@ -217,16 +217,16 @@ def test_no_certificate_no_connection(keys, notes):
             grpc.StatusCode.UNAVAILABLE,
             grpc.StatusCode.DEADLINE_EXCEEDED,
         )
-    until(lambda: any(TLS in told for told in refusals(notes, "ash")))
+    until(lambda: any(TLS in text for text in refusals(notes, "ash")))
     close_all(transports)
 
 
 def test_a_hub_that_is_another_is_not_believed(keys, notes):
     """A client knows its hub by CA and name, wherever the address leads."""
     transports = opened(keys, notes=notes)
-    told = []
-    lost = dialling(keys, ONE, transports["birch"].port, notes=told)
-    until(lambda: any(event == "unreachable" for _, event, _ in told))
+    text = []
+    lost = dialling(keys, ONE, transports["birch"].port, notes=text)
+    until(lambda: any(event == "unreachable" for _, event, _ in text))
     assert not lost.links["ash"].boot
     close_all({**transports, "lost": lost})
 
@@ -260,7 +260,7 @@ def test_revoked_while_it_runs(keys, notes):
     allowed = read_list(keys.allow)
     del allowed[str(ONE)]
     write_list(keys.allow, allowed)
-    until(lambda: any("not on the allow-list" in told for told in refusals(notes, "ash")))
+    until(lambda: any("not on the allow-list" in text for text in refusals(notes, "ash")))
     wanted = right(1)
     ended = live(transports, wanted, 1, waits=Waits(patience=2.0))
     assert isinstance(ended[ONE][1], RefusedError)

@@ -23,11 +23,11 @@ def assert_same(ended, right):
         assert not isinstance(state, Exception), f"{me}: {state!r}"
     for field in right.algorithm.State._fields:
         wanted = right.fed.read(getattr(right.state, field))
-        found = {}
+        digests = {}
         for fed, state in ended.values():
-            found.update(fed.read(getattr(state, field)))
-        assert set(found) == set(wanted)
-        assert tree.largest_difference(found, {party: wanted[party] for party in found}) == 0
+            digests.update(fed.read(getattr(state, field)))
+        assert set(digests) == set(wanted)
+        assert tree.largest_difference(digests, {party: wanted[party] for party in digests}) == 0
     assert list(Ledger.merged(fed.ledger for fed, _ in ended.values())) == list(right.ledger)
 
 
@@ -49,12 +49,12 @@ def test_what_is_the_same_for_all_clients_is_kept_once():
     hub = GrpcTransport("ash", "r", Identity(b"", b""), dials=dict.fromkeys(two, nowhere))
     theta = {"w": torch.zeros(5)}
     for move, payload in ((1, theta), (2, theta), (3, dict(theta))):
-        for one in two:
-            hub.send(Message(Key(0, move), "model", "ash", one, payload))
-    first, second = (hub.links[one].sent_since(0) for one in two)
-    for mine, other in zip(first, second, strict=True):
-        assert mine.frame.body is other.frame.body
-        assert mine.frame.head != other.frame.head
+        for message in two:
+            hub.send(Message(Key(0, move), "model", "ash", message, payload))
+    first, second = (hub.links[message].sent_since(0) for message in two)
+    for frame, other in zip(first, second, strict=True):
+        assert frame.frame.body is other.frame.body
+        assert frame.frame.head != other.frame.head
     theta["w"] += 1  # what was sent stays as it was sent, and the next move is encoded anew
     hub.send(Message(Key(0, 4), "model", "ash", two[0], theta))
     assert hub.links[two[0]].sent_since(0)[-1].frame.body != first[0].frame.body
@@ -64,14 +64,14 @@ def test_large_messages_go_in_pieces_and_in_order(tmp_path):
     """More than a chunk, both ways at once, with small ones between them."""
     topology = Topology({"ash": ("0",)})
     transports = opened(Keys(tmp_path, topology))
-    one = Client("ash", "0")
+    client = Client("ash", "0")
     big = torch.randn(700_001, dtype=torch.float64)  # 5.6 MB
     for move in range(1, 7):
         payload = big + move if move % 2 else torch.tensor(move)
-        for source, to in (("ash", one), (one, "ash")):
+        for source, to in (("ash", client), (client, "ash")):
             transports[source].send(Message(Key(0, move), "model", source, to, payload))
     for move in range(1, 7):
-        for source, to in (("ash", one), (one, "ash")):
+        for source, to in (("ash", client), (client, "ash")):
             came = transports[to].mailbox(to).take(source, Key(0, move), "model", 30)
             assert torch.equal(came.payload, big + move if move % 2 else torch.tensor(move))
     with ThreadPoolExecutor() as pool:

@@ -39,11 +39,11 @@ def federation(keys):
     transports = opened(keys, notes=notes)
     joined(transports, notes)
     yield transports, notes
-    closing = [threading.Thread(target=one.close) for one in transports.values()]
-    for one in closing:
-        one.start()
-    for one in closing:
-        one.join(30)
+    closing = [threading.Thread(target=transport.close) for transport in transports.values()]
+    for thread in closing:
+        thread.start()
+    for thread in closing:
+        thread.join(30)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf"), 2e6, -2e6])
@@ -84,10 +84,10 @@ def test_refused_frames_leave_nothing_behind(kind):
     tracemalloc.start()
     try:
         receive(frames[4:])
-        kept, _ = tracemalloc.get_traced_memory()
+        memory, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert kept < 1 << 20
+    assert memory < 1 << 20
 
 
 def test_a_norm_out_of_range_neither_leaves_nor_comes_in():
@@ -147,26 +147,26 @@ def test_a_hub_must_have_the_key_of_the_certificate_that_it_shows(keys):
     thief = GrpcTransport("ash", "a" * 64, old, door=keys.door("ash"))
     thief.open()
     thief._peering.identity = Thief(new.certificate, old.key)
-    told = []
-    client = dialling(keys, ONE, thief.port, notes=told)
+    reasons = []
+    client = dialling(keys, ONE, thief.port, notes=reasons)
     try:
-        until(lambda: any("did not prove" in why for why in refusals(told, ONE)))
+        until(lambda: any("did not prove" in why for why in refusals(reasons, ONE)))
         assert not client.links["ash"].boot
     finally:
-        for one in (client, thief):
-            one.close()
+        for transport in (client, thief):
+            transport.close()
 
 
 def test_of_two_causes_all_parties_settle_on_one(federation):
     transports, _ = federation
     causes = {"ash": "hub ash: client ash/1 is gone", "birch": "hub birch: client birch/0 is gone"}
     both = [threading.Thread(target=transports[hub].abort, args=(causes[hub],)) for hub in causes]
-    for one in both:
-        one.start()
-    until(lambda: {one.cause for one in transports.values()} == {causes["ash"]})
-    for me, one in transports.items():
+    for thread in both:
+        thread.start()
+    until(lambda: {transport.cause for transport in transports.values()} == {causes["ash"]})
+    for me, transport in transports.items():
         with pytest.raises(AbortedError):
-            one.mailbox(me).check()
+            transport.mailbox(me).check()
 
 
 def test_a_member_that_runs_ahead_is_not_read_on(federation):
@@ -208,6 +208,6 @@ def test_a_refusal_that_repeats_does_not_fill_the_log(federation):
     before = len(notes)
     for _ in range(100):
         state.refused("the same again", ONE)
-    told = [facts for _, event, facts in notes[before:] if event == "refused"]
-    assert [facts.get("times", 1) for facts in told] == [1, 2, 4, 8, 16, 32, 64]
+    refusals = [facts for _, event, facts in notes[before:] if event == "refused"]
+    assert [facts.get("times", 1) for facts in refusals] == [1, 2, 4, 8, 16, 32, 64]
     assert state.refusals >= 100

@@ -43,11 +43,11 @@ def sender(*keys):
 
 
 def heard(link, after):
-    found = []
+    messages = []
     while (sent := link.after(after)) is not None:
-        found.append(tuple(sent.key))
+        messages.append(tuple(sent.key))
         after = sent.key
-    return found
+    return messages
 
 
 def hello(wants=(-2, 0), run=RUN):
@@ -56,8 +56,8 @@ def hello(wants=(-2, 0), run=RUN):
 
 def test_a_message_comes_once():
     link, mailbox = receiver()
-    for one in (frame(0, 1), frame(0, 1), frame(0, 2), frame(0, 1)):
-        link.receive(one)
+    for data in (frame(0, 1), frame(0, 1), frame(0, 2), frame(0, 1)):
+        link.receive(data)
     assert link.counts["repeated"] == 2
     assert mailbox.take(ONE, Key(0, 1), "update", 1) is not None
     assert mailbox.take(ONE, Key(0, 2), "update", 1) is not None
@@ -70,15 +70,15 @@ def test_a_hub_that_is_started_again_says_what_it_said_before(first, same):
     """The other does not want to hear it again; but it has gone on from it."""
     said = [message(3, move, value=move, source="insurer") for move in (1, 2, 3)]
     other, _ = receiver("insurer")
-    for one in said:
-        other.receive(wire.encode(one, RUN))
+    for data in said:
+        other.receive(wire.encode(data, RUN))
     mailbox = Mailbox("insurer")
     again = Link("insurer", "bank", RUN, mailbox)
     again.resume(3, [])
     wants = other.hello("boot")
     if not same:
         said[1] = message(3, 2, value=5, source="insurer")
-    steps = [lambda: again.greeted(wants), *(lambda one=one: post(again, one) for one in said)]
+    steps = [lambda: again.greeted(wants), *(lambda data=data: post(again, data) for data in said)]
     if first == "it says it again":
         steps = [*steps[1:], steps[0]]
 

@@ -22,11 +22,11 @@ def place(line=FIRST, agreeing=False, **more):
     return Position(line, agreeing, **more)
 
 
-def greet(one, me, other, peer, boot="boot"):
+def greet(position, me, other, peer, boot="boot"):
     """One hears the other's greeting."""
     hers = Link(peer, me, RUN, Mailbox(peer), position=other, joins=isinstance(peer, Client))
-    mine = Link(me, peer, RUN, Mailbox(me), position=one, joins=isinstance(me, Client))
-    mine.greeted(hers.hello(boot))
+    link = Link(me, peer, RUN, Mailbox(me), position=position, joins=isinstance(me, Client))
+    link.greeted(hers.hello(boot))
 
 
 HUBS = [
@@ -63,12 +63,12 @@ OWN_CLIENT = [  # as a hub sees it: it is never for a client to say where a hub 
     ids=["hubs", "a client", "a hub and its client"],
 )
 def test_those_of_one_attempt_go_on_together(me, peer, cases):
-    for one, other, problem in cases:
+    for position, other, problem in cases:
         if problem is None:
-            greet(one, me, other, peer)
+            greet(position, me, other, peer)
         else:
             with pytest.raises(problem):
-                greet(one, me, other, peer)
+                greet(position, me, other, peer)
 
 
 def test_a_client_takes_the_attempt_of_its_hub_once_there_is_one():
@@ -97,9 +97,9 @@ def hub_that_said(*keys):
     hub = Link("bank", "insurer", RUN, Mailbox("bank"))
     other = Link("insurer", "bank", RUN, Mailbox("insurer"))
     for key in keys:
-        one = message(*key, source="bank")._replace(to="insurer")
-        post(hub, one)
-        other.receive(wire.encode(one, RUN))
+        sent_message = message(*key, source="bank")._replace(to="insurer")
+        post(hub, sent_message)
+        other.receive(wire.encode(sent_message, RUN))
     return hub, other
 
 
@@ -161,7 +161,7 @@ def test_the_newest_round_that_all_hold():
 
 
 @pytest.mark.parametrize(
-    ("held", "told"),
+    ("states", "text"),
     [
         (
             {"a": rounds(11, 20), "b": (START,)},
@@ -185,10 +185,10 @@ def test_the_newest_round_that_all_hold():
         ({"a": (), "b": rounds(3, 3)}, "Restore the folder of hub a from a backup of round 3, or"),
     ],
 )
-def test_what_to_restore_where_there_is_none(held, told):
-    with pytest.raises(NoCommonRoundError) as found:
-        newest_in_common(held)
-    assert told in str(found.value)
+def test_what_to_restore_where_there_is_none(states, text):
+    with pytest.raises(NoCommonRoundError) as problem:
+        newest_in_common(states)
+    assert text in str(problem.value)
 
 
 def test_what_hubs_agree_on_travels_whole():

@@ -96,9 +96,9 @@ class Hub:
 
 @pytest.fixture
 def hub(tmp_path):
-    one = Hub(Keys(tmp_path, SMALL))
-    yield one
-    one.close()
+    made = Hub(Keys(tmp_path, SMALL))
+    yield made
+    made.close()
 
 
 def test_a_member_cannot_grow_its_hub(hub):
@@ -109,13 +109,13 @@ def test_a_member_cannot_grow_its_hub(hub):
     gc.collect()
     tracemalloc.start()
     try:
-        for form, each in said.items():
-            for packets in each:
+        for form, pieces in said.items():
+            for packets in pieces:
                 assert hub.refuses(packets), form
         until(lambda: not hub.transport.health().present)
         gc.collect()
-        kept, _ = tracemalloc.get_traced_memory()
+        memory, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert kept < 1 << 20
+    assert memory < 1 << 20
     assert hub.transport.links[ONE].counts["refused"] >= sum(FORMS.values()) - FORMS[no_packet]

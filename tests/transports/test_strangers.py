@@ -32,24 +32,24 @@ def federation(tmp_path, monkeypatch):
     transports = opened(keys, notes=notes)
     joined(transports, notes)
     yield keys, transports, notes
-    closing = [threading.Thread(target=one.close) for one in transports.values()]
-    for one in closing:
-        one.start()
-    for one in closing:
-        one.join(30)
+    closing = [threading.Thread(target=transport.close) for transport in transports.values()]
+    for thread in closing:
+        thread.start()
+    for thread in closing:
+        thread.join(30)
 
 
 def stranger(port, *said, source="127.0.0.1"):
-    one = socket.create_connection(("127.0.0.1", port), 5, (source, 0))
+    connection = socket.create_connection(("127.0.0.1", port), 5, (source, 0))
     for some in said:
-        one.sendall(some)
-    return one
+        connection.sendall(some)
+    return connection
 
 
-def is_cut_off(one, within=5.0):
-    one.settimeout(within)
+def is_cut_off(connection, within=5.0):
+    connection.settimeout(within)
     try:
-        return one.recv(1) == b""
+        return connection.recv(1) == b""
     except ConnectionResetError:
         return True
     except (TimeoutError, BlockingIOError):
@@ -71,11 +71,11 @@ def refused(notes, why):
 )
 def test_a_stranger_is_cut_off_and_noted(federation, said, why):
     _, transports, notes = federation
-    one = stranger(transports["ash"].port, *said)
+    connection = stranger(transports["ash"].port, *said)
     until(lambda: refused(notes, why))
     assert refused(notes, why)[0]["address"] == "127.0.0.1"
     if "TLS" not in why or not said[0].startswith(b"\x16"):
-        assert is_cut_off(one)
+        assert is_cut_off(connection)
     until(lambda: transports["ash"].strangers == 0)
 
 
@@ -115,7 +115,7 @@ def test_where_it_is_full_the_address_with_the_most_loses_its_oldest(federation)
     until(lambda: refused(notes, "made room"))
     assert [facts["address"] for facts in refused(notes, "made room")] == ["127.0.0.1"]
     assert is_cut_off(crowd[0])
-    assert not any(is_cut_off(one, 0.0) for one in (other, *crowd[1:]))
+    assert not any(is_cut_off(connection, 0.0) for connection in (other, *crowd[1:]))
 
 
 def test_a_client_comes_in_through_a_crowd(federation):
@@ -124,9 +124,9 @@ def test_a_client_comes_in_through_a_crowd(federation):
     port, over = transports["ash"].port, threading.Event()
 
     def press():
-        held = []
+        connections = []
         while not over.wait(0.005):
-            held = [*held[-20:], stranger(port)]
+            connections = [*connections[-20:], stranger(port)]
 
     pressing = threading.Thread(target=press)
     pressing.start()
@@ -161,7 +161,7 @@ def test_the_limit_of_files_is_raised_as_far_as_may_be():
     code = "import resource as r; r.setrlimit(r.RLIMIT_NOFILE, (300, 700))\n"
     code += "from fedloom.transports.grpc.listener import raised_limit as raised\n"
     code += "print(raised(), raised(), r.getrlimit(r.RLIMIT_NOFILE))"
-    told = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=SLOW
     )
-    assert told.stdout == "700 700 (700, 700)\n"
+    assert output.stdout == "700 700 (700, 700)\n"

@@ -159,8 +159,8 @@ def test_the_tensors_are_a_file_of_safetensors():
     """That anybody can read; and its bytes follow from the envelope, so there is one way only."""
     payload = {"a": torch.randn(3, 2), "b": (torch.tensor([True, False]), torch.zeros(0, 5))}
     body = wire.body_of(payload, "update")
-    found = load(body.data)
-    assert [found[name].tolist() for name in sorted(found)] == [
+    tensors = load(body.data)
+    assert [tensors[name].tolist() for name in sorted(tensors)] == [
         a.tolist() for a in tree.tensors(payload)
     ]
     envelope = described(body.node)
@@ -240,9 +240,11 @@ def test_no_changed_frame_of_an_algorithm_is_accepted(name):
 
     fed._transport = Keeping(rows.topology.parties)
     assert len(list(play(fed, algorithm, 2))) == 2
-    each, tried = 22_000 // len(sent), 0
-    for seed, one in enumerate(sent.values()):
-        tried += refused(wire.encode(one, RUN), one.source, one.to, each, seed)
+    tries_each, tried = 22_000 // len(sent), 0
+    for seed, sent_frame in enumerate(sent.values()):
+        tried += refused(
+            wire.encode(sent_frame, RUN), sent_frame.source, sent_frame.to, tries_each, seed
+        )
     assert tried > 20_000
 
 
@@ -263,9 +265,9 @@ def test_every_algorithm_fits_on_the_wire(name):
     fed = reference(plain.task, plain.shapes, rows, seed=3, schedule=Everyone(), device="cpu")
     fed._transport = Encoding(rows.topology.parties)
     *_, (_, state) = play(fed, algorithm, 2)
-    found, wanted = (
+    actual, wanted = (
         {field: engine.read(value) for field, value in after._asdict().items()}
         for engine, after in ((fed, state), (plain.fed, plain.state))
     )
-    assert tree.largest_difference(found, wanted) == 0
+    assert tree.largest_difference(actual, wanted) == 0
     assert list(fed.ledger) == list(plain.ledger)

@@ -1,11 +1,10 @@
-"""A party's links over anything that takes bytes to a peer and brings its answer back.
+"""Links over any carrier that takes a request to a peer and brings its answer back.
 
-Of two parties one asks (a client its hub, of two hubs the later in the order) and the other
-answers, so that only one of them need be reachable. A connection is a greeting and then two lanes
-of exchanges: on one goes out what the asking party has to say, on the other it waits for what the
-answering one has to say. A lost, repeated or delayed exchange changes nothing (exchange.py); what
-cannot be mended so ends the connection, and links go on over the next one.
-"""
+Of two parties, one sends requests (a client to its hub; of two hubs, the later in the order) and
+the other answers, so that only one of them must be reachable. A connection begins with a Hello.
+Then it has two lanes of exchanges: one for packets of the requesting party, and one on which it
+waits for packets of the answering party. Lost, repeated and delayed exchanges do no harm
+(exchange.py). Other failures end the connection, and the link continues over the next one."""
 
 from __future__ import annotations
 
@@ -42,25 +41,25 @@ Answering = Callable[[Party, bytes], bytes]
 
 
 class Carrier(Protocol):
-    """What a messaging system has to do for a party. It vouches for who a peer is: whose request it
-    hands over, and who answers."""
+    """What a messaging system must provide. It must authenticate peers: those whose requests it
+    delivers, and those that answer."""
 
     def open(self, answer: Answering) -> None:
-        """From now on `answer(peer, request)` gives the answers to those who ask this party. It
-        may be called from any thread, by several at once, and takes up to a beat."""
+        """From now on, call `answer(peer, request)` for each request to this party. It may be
+        called from several threads at once, and takes up to a beat."""
         ...
 
     def carry(self, peer: Party, request: bytes) -> bytes:
-        """The peer's answer. OSError (ConnectionError, TimeoutError) where none came, whether or
-        not the request arrived; that is for it to notice, some beats later."""
+        """Send a request; returns the peer's answer. OSError (ConnectionError, TimeoutError) where
+        none came, whether or not the request arrived. It should give up after some beats."""
         ...
 
     def close(self) -> None: ...
 
 
 class CarriedTransport(LinkedTransport):
-    """The links of one party: to those that it `dials`, and those `expected` to dial it. `largest`:
-    bytes of an exchange, about."""
+    """The links of one party: to peers that it `dials`, and to peers that are `expected` to dial
+    it. `largest`: about so many bytes in an exchange."""
 
     def __init__(
         self,
@@ -77,8 +76,8 @@ class CarriedTransport(LinkedTransport):
         super().__init__(me, run, (*self._dials, *self._served), **options)
         self._carrier, self._largest = carrier, largest
         self._handshakes = Handshakes(self.links, self._state)
-        self._count = itertools.count(1)  # of connections that this party asked for
-        self._alone = dict.fromkeys(self.links, time.monotonic())  # since when without one
+        self._count = itertools.count(1)  # of connections that this party dialled
+        self._alone = dict.fromkeys(self.links, time.monotonic())  # time of the last disconnection
         self._over, self._opened = threading.Event(), False
         self._threads: list[threading.Thread] = []
 
@@ -87,7 +86,7 @@ class CarriedTransport(LinkedTransport):
         self._carrier.open(self._answer)
         self._alone = dict.fromkeys(self.links, time.monotonic())
         for peer in self._dials:
-            self._threads.append(_thread(self._keep_asking, peer))
+            self._threads.append(_thread(self._keep_dialling, peer))
         self._threads.append(_thread(self._watch))
 
     def abort(self, cause: str, restore: bool = False) -> None:
@@ -113,14 +112,14 @@ class CarriedTransport(LinkedTransport):
                 thread.join(self._state.timing.silence)
             self._carrier.close()
 
-    # Asking
+    # Dialling
 
-    def _keep_asking(self, peer: Party) -> None:
-        """One connection after the other, until goodbye, or until it is over."""
+    def _keep_dialling(self, peer: Party) -> None:
+        """One connection after the other, until Bye."""
         retries = Retries(self.links[peer], self._state)
         while not self._over.is_set():
             try:
-                self._talk_to(peer)
+                self._connect(peer)
                 return
             except (RefusedError, OutOfStepError, ConnectionError) as problem:
                 pause = None if self._over.is_set() else retries.pause(problem)
@@ -132,11 +131,11 @@ class CarriedTransport(LinkedTransport):
             self._over.wait(pause)
 
     def _failed(self, problem: Exception) -> None:
-        """A carrier that does not do as it promised is nothing to try again with."""
+        """A carrier that raises anything but OSError is broken: stop."""
         why = f"{title(self.me)}: its carrier failed ({type(problem).__name__}: {problem})"
         self._state.mailbox.fail(ProtocolError(why))
 
-    def _talk_to(self, peer: Party) -> None:
+    def _connect(self, peer: Party) -> None:
         link, name = self.links[peer], (self._handshakes.boot, next(self._count))
         lanes = _Lanes(self._carrier, link, name, self._state.timing.silence, self._over)
         answer = lanes.ask(GREETING, [link.hello(self._handshakes.boot)])
