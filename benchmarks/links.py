@@ -17,7 +17,7 @@ from fedloom.deployment.connect import Connections
 from fedloom.deployment.keys.certificates import party_of
 from fedloom.deployment.party_file import PartyFile
 from fedloom.fabric.kinds import Key, Message
-from fedloom.fabric.permits import Permits, form, way
+from fedloom.fabric.permits import Permits, form, route_of
 
 
 def permits(topology: Topology, payloads: Mapping[str, torch.Tensor]) -> Permits:
@@ -25,7 +25,7 @@ def permits(topology: Topology, payloads: Mapping[str, torch.Tensor]) -> Permits
     parties = topology.parties
     return Permits(
         {
-            way(kind, source, to): frozenset([form([("", "float32", tuple(a.shape))], False)])
+            route_of(kind, source, to): frozenset([form([("", "float32", tuple(a.shape))], False)])
             for kind, a in payloads.items()
             for source in parties
             for to in parties

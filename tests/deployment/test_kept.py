@@ -19,7 +19,7 @@ from fedloom.deployment.party.past_rounds import LinkState, PastRounds
 from fedloom.deployment.party.resume import Memory
 from fedloom.deployment.rehearsal import Rehearsal
 from fedloom.engines.party.engine import PartyEngine
-from fedloom.fabric.attempts import START, Held
+from fedloom.fabric.attempts import START, ResumePoint
 from fedloom.fabric.kinds import Key, Message
 from fedloom.fabric.ledger import Ledger
 from fedloom.fabric.schedule import Everyone, Recorded
@@ -172,7 +172,7 @@ def past_of(folder, rounds, accepted):
 
 
 def held(*rounds):
-    return tuple(Held(round, "") for round in rounds)
+    return tuple(ResumePoint(round, "") for round in rounds)
 
 
 def test_what_a_client_must_have_kept(tmp_path):
@@ -185,7 +185,7 @@ def test_what_a_client_must_have_kept(tmp_path):
     assert client_state.offers(held(12, 9, 8, 7, 6, 5)) == held(7, 6)
     client_state.check(ONE, held(12), 12)
     assert client_state.offers(held(12, 7)) == held(12, 7)  # it has found its newest again
-    for own in ((START,), (Held(12, "of another attempt"), START)):
+    for own in ((START,), (ResumePoint(12, "of another attempt"), START)):
         with pytest.raises(RefusedError, match="nor of any that can be gone back to"):
             client_state.check(ONE, own, 12)
 
@@ -215,7 +215,7 @@ def test_what_is_not_decided_yet_is_kept_with_what_it_may_fall_back_to(tmp_path,
     past.scan()
     Memory(past).save(fed, start._replace(offset=offset), 1, transport, 0.0)
     again = PastRounds(tmp_path, "e" * 64)
-    assert again.scan() == (Held(1, ""), START)
+    assert again.scan() == (ResumePoint(1, ""), START)
     fed, transport = a_client()
     state = Memory(again).restore(1, fed, algorithm, transport)
     fed.go_on(1, {})

@@ -15,7 +15,7 @@ from fedloom.deployment.party.past_rounds import PastRounds
 from fedloom.deployment.party.resume import Durable, Memory
 from fedloom.engines.party.engine import PartyEngine
 from fedloom.engines.party.timeouts import Waits
-from fedloom.fabric.attempts import START, Held, Line
+from fedloom.fabric.attempts import START, AttemptHistory, ResumePoint
 from fedloom.fabric.kinds import Key, Message
 from fedloom.fabric.schedule import Everyone, Moment, RollbackRecord
 from fedloom.records.checkpoint import load_checkpoint
@@ -293,7 +293,7 @@ def test_another_attempt_begins_with_a_round_that_was_held(tmp_path, monkeypatch
         saved(tmp_path, round, round / 8)
     (tmp_path / "done.json").write_text("{}")
     past = PastRounds(tmp_path, RUN)
-    assert past.scan()[0] == Held(6, "")
+    assert past.scan()[0] == ResumePoint(6, "")
     line = past.line.back_to(4, "other", 1)
 
     def crash(point):
@@ -302,7 +302,7 @@ def test_another_attempt_begins_with_a_round_that_was_held(tmp_path, monkeypatch
 
     monkeypatch.setattr(module, "crash", crash)
     with contextlib.suppress(WriteError):
-        past.adopt(Held(4, ""), line, BACK)
+        past.adopt(ResumePoint(4, ""), line, BACK)
     monkeypatch.undo()
     again = PastRounds(tmp_path, RUN)
     assert [state.round for state in again.scan()] == [4, 3, 2, 1, 0]
@@ -322,18 +322,18 @@ def test_rounds_of_an_attempt_that_is_over_do_not_count(tmp_path):
     left = {path: path.read_bytes() for path in tmp_path.glob("*-5.*")}
     past = PastRounds(tmp_path, RUN)
     past.scan()
-    past.adopt(Held(4, ""), past.line.back_to(4, "other", 1), BACK)
+    past.adopt(ResumePoint(4, ""), past.line.back_to(4, "other", 1), BACK)
     for path, content in left.items():
         path.write_bytes(content)
     assert [state.round for state in PastRounds(tmp_path, RUN).scan()] == [4, 3, 2, 1, 0]
 
 
 def test_attempts_in_line():
-    line = Line()
+    line = AttemptHistory()
     for number, round in enumerate((14, 9, 12, 12), 1):
         line = line.back_to(round, f"n{number}", number)
-    assert line == Line(4, (Held(9, "n2"), Held(12, "n4")))
+    assert line == AttemptHistory(4, (ResumePoint(9, "n2"), ResumePoint(12, "n4")))
     assert [line.of(round).attempt for round in (9, 10, 12, 13)] == ["", "n2", "n2", "n4"]
     assert line.attempt == "n4"
-    assert line.has(Held(9, ""))
-    assert not line.has(Held(10, ""))
+    assert line.has(ResumePoint(9, ""))
+    assert not line.has(ResumePoint(10, ""))

@@ -15,7 +15,7 @@ from fedloom.deployment.agreement.shared_facts import SharedFacts
 from fedloom.deployment.party_file import PartyFile
 from fedloom.deployment.prediction.lookup import Names, OwnRows
 from fedloom.deployment.prediction.query import expected_messages
-from fedloom.fabric.permits import Way
+from fedloom.fabric.permits import Route
 from fedloom.transports.grpc.transport import GrpcTransport
 from tests.deployment.test_align import SALT, run_text, tables
 from tests.helpers.predictions import ask, finish_one, parties_of, read_scores, text_of
@@ -226,8 +226,8 @@ def test_only_the_asking_hub_may_be_told(finished):
     """The list of permitted messages is that of this question."""
     made, run = finished(text_of("tdcd"))
     forms = expected_messages(made.file, SharedFacts.of(run), "b").forms
-    assert Way("hub-embedding", "a", "b") in forms
-    assert Way("hub-embedding", "b", "a") not in forms
+    assert Route("hub-embedding", "a", "b") in forms
+    assert Route("hub-embedding", "b", "a") not in forms
     assert expected_messages(made.file, SharedFacts.of(run), "a").adds_up
     pooled = RunFile.parse(text_of("central"))
     assert not expected_messages(pooled, SharedFacts.of(run), "a").adds_up

@@ -12,7 +12,7 @@ from fedloom.core.errors import AbortedError, FrameError, NotFiniteError
 from fedloom.core.topology import Client, Topology
 from fedloom.deployment.keys.allow_list import read_list, write_list
 from fedloom.fabric.kinds import Key, Message
-from fedloom.fabric.permits import Bounds, Permits, way
+from fedloom.fabric.permits import Bounds, Permits, route_of
 from fedloom.transports import mailbox, wire
 from fedloom.transports.grpc.transport import GrpcTransport
 from fedloom.transports.link import Link
@@ -70,7 +70,7 @@ def refused_frame(number, kind):
 @pytest.mark.parametrize("kind", ["update", "kind {}"], ids=["of another form", "not agreed on"])
 def test_refused_frames_leave_nothing_behind(kind):
     """Of what a member sends, and a hub does not take, at most 1 MiB is kept in all."""
-    permits = Permits({way("update", ONE, "ash"): frozenset()})
+    permits = Permits({route_of("update", ONE, "ash"): frozenset()})
     into = Link("ash", ONE, RUN, Mailbox("ash"), permits=permits)
     frames = [refused_frame(number, kind.format(number)) for number in range(300)]
 

@@ -6,7 +6,7 @@ from fedloom.core.errors import DataError, FrameError, NoCommonRoundError, OutOf
 from fedloom.core.topology import Client
 from fedloom.deployment.agreement.align import packed
 from fedloom.deployment.party.rollback import Agreed, newest_in_common, said
-from fedloom.fabric.attempts import START, Held, Line
+from fedloom.fabric.attempts import START, AttemptHistory, ResumePoint
 from fedloom.fabric.kinds import Key
 from fedloom.fabric.schedule import Recorded, RollbackRecord
 from fedloom.transports import wire
@@ -15,7 +15,7 @@ from fedloom.transports.mailbox import Mailbox
 from fedloom.transports.position import NotYetError, Position
 from tests.transports.test_link import ONE, RUN, frame, message, post
 
-FIRST, OTHER = Line(), Line().back_to(14, "other", 1)
+FIRST, OTHER = AttemptHistory(), AttemptHistory().back_to(14, "other", 1)
 
 
 def place(line=FIRST, agreeing=False, **more):
@@ -148,16 +148,16 @@ def test_a_digest_is_of_one_round():
 
 
 def rounds(first, last, attempt=""):
-    return tuple(Held(round, attempt) for round in range(last, first - 1, -1))
+    return tuple(ResumePoint(round, attempt) for round in range(last, first - 1, -1))
 
 
 def test_the_newest_round_that_all_hold():
-    assert newest_in_common({"a": rounds(11, 20), "b": rounds(8, 17)}) == Held(17, "")
+    assert newest_in_common({"a": rounds(11, 20), "b": rounds(8, 17)}) == ResumePoint(17, "")
     three = {"a": rounds(11, 20), "b": rounds(8, 17), "c": rounds(5, 14)}
-    assert newest_in_common(three) == Held(14, "")
+    assert newest_in_common(three) == ResumePoint(14, "")
     assert newest_in_common({"a": (*rounds(1, 7), START), "b": (START,)}) == START
     split = (*rounds(15, 18, "other"), *rounds(9, 14))  # went back to 14 once
-    assert newest_in_common({"a": split, "b": rounds(9, 18)}) == Held(14, "")
+    assert newest_in_common({"a": split, "b": rounds(9, 18)}) == ResumePoint(14, "")
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_what_to_restore_where_there_is_none(states, text):
 
 def test_what_hubs_agree_on_travels_whole():
     back = (RollbackRecord(20, {"a": 21, "b": 20}), RollbackRecord(14, {"a": 20, "b": 14}))
-    agreed = Agreed(Held(14, "x"), OTHER, back, frozenset(["y", "z"]))
+    agreed = Agreed(ResumePoint(14, "x"), OTHER, back, frozenset(["y", "z"]))
     assert Agreed.unpacked(agreed.packed()) == agreed
     assert (
         said(agreed) == "going on from round 14, attempt 1: hub a had round 20, hub b had round 14"

@@ -10,7 +10,7 @@ import torch
 
 from fedloom.core.topology import Client, Topology
 from fedloom.fabric.kinds import Key, Message
-from fedloom.fabric.permits import Permits, way
+from fedloom.fabric.permits import Permits, route_of
 from fedloom.transports import wire
 from fedloom.transports.grpc.tls import METHOD
 from fedloom.transports.grpc.transport import GrpcTransport
@@ -72,7 +72,7 @@ class Hub:
     """Takes updates of no tensors; and a member's connection to it."""
 
     def __init__(self, keys):
-        permits = Permits({way("update", ONE, "ash"): frozenset()})
+        permits = Permits({route_of("update", ONE, "ash"): frozenset()})
         rules = {"timing": Timing(beat=0.1, silence=1.0, linger=0.1), "permits": permits}
         self.transport = GrpcTransport("ash", RUN, keys.made["ash"], door=keys.door("ash"), **rules)
         self.transport.open()

@@ -12,7 +12,7 @@ from typing import Annotated, NamedTuple
 from msgspec import Meta
 
 
-class Held(NamedTuple):
+class ResumePoint(NamedTuple):
     """A state that a party can resume from: after `round` rounds, the last of them in this
     attempt."""
 
@@ -20,7 +20,7 @@ class Held(NamedTuple):
     attempt: Annotated[str, Meta(max_length=64)]
 
 
-START = Held(0, "")  # every party can begin again
+START = ResumePoint(0, "")  # every party can begin again
 
 
 def tag(run: str, attempt: str) -> str:
@@ -28,27 +28,27 @@ def tag(run: str, attempt: str) -> str:
     return f"{run}/{attempt}" if attempt else run
 
 
-class Line(NamedTuple):
+class AttemptHistory(NamedTuple):
     """The history of attempts. `begun`: each attempt and the round that it began at. `number`: of
     the current attempt; the first is 0."""
 
     number: int = 0
-    begun: Annotated[tuple[Held, ...], Meta(max_length=1 << 12)] = ()
+    begun: Annotated[tuple[ResumePoint, ...], Meta(max_length=1 << 12)] = ()
 
     @property
     def attempt(self) -> str:
         """The name of the current attempt."""
         return self.begun[-1].attempt if self.begun else ""
 
-    def of(self, round: int) -> Held:
+    def of(self, round: int) -> ResumePoint:
         """The state after `round` rounds of this history."""
         before = [start.attempt for start in self.begun if start.round < round]
-        return Held(round, before[-1] if before else "")
+        return ResumePoint(round, before[-1] if before else "")
 
-    def has(self, state: Held) -> bool:
+    def has(self, state: ResumePoint) -> bool:
         return self.of(state.round) == state
 
-    def back_to(self, round: int, attempt: str, number: int) -> Line:
+    def back_to(self, round: int, attempt: str, number: int) -> AttemptHistory:
         """The history of a new attempt, after `round` rounds of this one."""
         earlier = tuple(start for start in self.begun if start.round < round)
-        return Line(number, (*earlier, Held(round, attempt)))
+        return AttemptHistory(number, (*earlier, ResumePoint(round, attempt)))

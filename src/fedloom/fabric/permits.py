@@ -21,12 +21,12 @@ from .kinds import END, PACE, READY, Message
 from .visits import FREE, RECALL
 
 NOTHING = (READY.name, END.name, PACE.name, RECALL.name, FREE.name)  # empty; from anybody
-TOLD = "told"  # a decision of the master: names of silos
+DECISION = "told"  # a decision of the master: names of silos
 ROWS = -1  # any number of rows
 FEW = 1 << 16  # up to so many numbers, one check of all tensors together is faster
 
 
-class Way(NamedTuple):
+class Route(NamedTuple):
     """The kind, the source and the receiver of messages. `bank/*`: the clients of a silo."""
 
     kind: str
@@ -34,18 +34,18 @@ class Way(NamedTuple):
     to: str
 
 
-Form = tuple[tuple[str, str, tuple[int, ...]], ...]  # of each tensor: place, dtype, shape
+PayloadForm = tuple[tuple[str, str, tuple[int, ...]], ...]  # of each tensor: place, dtype, shape
 
 
-def way(kind: str, source: Party, to: Party) -> Way:
-    return Way(kind, _place(source), _place(to))
+def route_of(kind: str, source: Party, to: Party) -> Route:
+    return Route(kind, _place(source), _place(to))
 
 
 def _place(party: Party) -> str:
     return f"{party.silo}/*" if isinstance(party, Client) else party
 
 
-def form(tensors: Iterable[tuple[str, str, tuple[int, ...]]], rows: bool) -> Form:
+def form(tensors: Iterable[tuple[str, str, tuple[int, ...]]], rows: bool) -> PayloadForm:
     """A form from (path, dtype, shape) of tensors. `rows`: any number of rows is permitted."""
     return tuple(
         (name, dtype, (ROWS, *shape[1:]) if rows and shape else shape)
@@ -53,7 +53,7 @@ def form(tensors: Iterable[tuple[str, str, tuple[int, ...]]], rows: bool) -> For
     )
 
 
-def form_of(payload: Any, rows: bool = True) -> Form:
+def form_of(payload: Any, rows: bool = True) -> PayloadForm:
     tensors = tree.named(payload).items()
     plain = [(name, str(a.dtype).removeprefix("torch."), tuple(a.shape)) for name, a in tensors]
     return form(plain, rows)
@@ -63,15 +63,15 @@ def form_of(payload: Any, rows: bool = True) -> Form:
 class Permits:
     """The permitted forms of each route."""
 
-    forms: Mapping[Way, frozenset[Form]]
+    forms: Mapping[Route, frozenset[PayloadForm]]
 
     def check(self, message: Message) -> None:
         """FrameError for a message that was not agreed on."""
-        if message.kind in (*NOTHING, TOLD):
+        if message.kind in (*NOTHING, DECISION):
             if not _is_small(message):
                 raise _refused(message, "carries too much")
             return
-        known = self.forms.get(way(message.kind, message.source, message.to))
+        known = self.forms.get(route_of(message.kind, message.source, message.to))
         if known is None:
             raise _refused(message, "was not agreed on")
         tensors, shape = tree.apart(message.payload)
@@ -91,7 +91,7 @@ class Permits:
     def from_json(saved: Iterable[Any]) -> Permits:
         return Permits(
             {
-                Way(kind, source, to): frozenset(
+                Route(kind, source, to): frozenset(
                     tuple((name, dtype, tuple(shape)) for name, dtype, shape in form)
                     for form in forms
                 )
@@ -142,6 +142,6 @@ def _too_large(message: Message, what: str, most: float) -> NotFiniteError:
 def _is_small(message: Message) -> bool:
     """Whether the message carries nothing or, if it is a decision, names only."""
     payload = message.payload
-    if message.kind != TOLD:
+    if message.kind != DECISION:
         return payload is None
     return isinstance(payload, tuple) and all(isinstance(name, str) for name in payload)

@@ -22,7 +22,7 @@ from msgspec import Meta, MsgspecError, Struct, msgpack
 
 from ..core.errors import FrameError, NotFiniteError, OutOfStepError, RefusedError
 from ..core.topology import Client, Party, title
-from ..fabric.attempts import Held, Line, tag
+from ..fabric.attempts import AttemptHistory, ResumePoint, tag
 from ..fabric.kinds import AT_THE_END, Key, Message
 from ..fabric.permits import Bounds, Permits
 from . import wire
@@ -47,9 +47,9 @@ class Hello(Struct, tag=True, forbid_unknown_fields=True):
     wants: tuple[int, int] | None
     at: int
     heard: RoundDigests | None = None
-    line: Line | None = Line()
+    line: AttemptHistory | None = AttemptHistory()
     agreeing: bool = False
-    held: Annotated[tuple[Held, ...], Meta(max_length=1 << 12)] = ()
+    held: Annotated[tuple[ResumePoint, ...], Meta(max_length=1 << 12)] = ()
     challenge: Annotated[bytes, Meta(max_length=64)] = b""
     certificate: Annotated[bytes, Meta(max_length=1 << 14)] = b""
     proof: Annotated[bytes, Meta(max_length=1 << 10)] = b""

@@ -12,19 +12,21 @@ from typing import Protocol
 
 from ..core.errors import OutOfStepError
 from ..core.topology import Client, Party, title
-from ..fabric.attempts import Held, Line
+from ..fabric.attempts import AttemptHistory, ResumePoint
 
 
 class PeerPosition(Protocol):
     """The position of a peer, from its Hello."""
 
     boot: str
-    line: Line | None
+    line: AttemptHistory | None
     agreeing: bool
-    held: tuple[Held, ...]
+    held: tuple[ResumePoint, ...]
 
 
-Joining = Callable[[Client, tuple[Held, ...], int], None]  # the client, its states, our rounds
+Joining = Callable[
+    [Client, tuple[ResumePoint, ...], int], None
+]  # the client, its states, our rounds
 
 
 class NotYetError(ConnectionError):
@@ -37,10 +39,10 @@ class Position:
     left its attempt. `round`: rounds done. `held`: states that the party could resume from. `late`:
     processes of hubs that have agreed on this attempt, but may not know it yet."""
 
-    line: Line | None = field(default_factory=Line)
+    line: AttemptHistory | None = field(default_factory=AttemptHistory)
     agreeing: bool = False
     round: int = -1
-    held: tuple[Held, ...] = ()
+    held: tuple[ResumePoint, ...] = ()
     late: frozenset[str] = frozenset()
     joining: Joining = lambda client, held, round: None
 

@@ -19,7 +19,7 @@ from ...core.errors import DamagedError, DataError, reason
 from ...core.topology import Topology
 from ...engines.party.reference import reference
 from ...explain import Explanation, explain
-from ...fabric.permits import Form, Permits, Way, form, way
+from ...fabric.permits import PayloadForm, Permits, Route, form, route_of
 from ...fabric.schedule import Everyone, Recorded, Turn
 from ...models.task import Shapes
 from ...runs.loop import play
@@ -96,12 +96,12 @@ class Agreement:
 
 def permits_of(run: Run) -> Permits:
     """What the messages of a run may be."""
-    forms: dict[Way, set[Form]] = defaultdict(set)
+    forms: dict[Route, set[PayloadForm]] = defaultdict(set)
     for explanation in _explained(run):
         for sent in explanation.sent:
             tensors = [(part.name, part.dtype, part.shape) for part in sent.shapes]
             rows = explanation.kinds[sent.move].row is not None
-            forms[way(sent.kind, sent.source, sent.to)].add(form(tensors, rows))
+            forms[route_of(sent.kind, sent.source, sent.to)].add(form(tensors, rows))
     return Permits({where: frozenset(allowed) for where, allowed in forms.items()})
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...core.errors import DataError, reason
 from ...core.topology import SERVER, Topology
-from ...fabric.permits import Permits, Way, form_of
+from ...fabric.permits import Permits, Route, form_of
 from .id_variants import BLANK
 from .own_tables import HASH
 
@@ -38,7 +38,7 @@ class Refused(DataError):
 def permits(topology: Topology) -> Permits:
     """What may pass: the messages of this file, and nothing else."""
     forms = {kind: form_of(payload) for kind, payload in FORMS.items()}
-    ways: dict[Way, frozenset[Any]] = {}
+    ways: dict[Route, frozenset[Any]] = {}
     for silo in topology.silos:
         for kind, source, to in (
             *((kind, f"{silo}/*", silo) for kind in ("hashes", "variants", "summary")),
@@ -46,7 +46,7 @@ def permits(topology: Topology) -> Permits:
             *((kind, silo, other) for other in topology.silos for kind in BETWEEN_HUBS),
             ("basis", silo, SERVER),
         ):
-            ways[Way(kind, source, to)] = frozenset([forms[kind]])
+            ways[Route(kind, source, to)] = frozenset([forms[kind]])
     return Permits(ways)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from ...core.errors import OutOfStepError, RefusedError
 from ...core.topology import Client, title
-from ...fabric.attempts import Held
+from ...fabric.attempts import ResumePoint
 from .past_rounds import PastRounds
 
 
@@ -21,9 +21,9 @@ class ClientState:
     """At a hub: the rounds that those clients hold which cannot go on where it is."""
 
     past: PastRounds
-    rounds_of: dict[Client, tuple[Held, ...]] = field(default_factory=dict)
+    rounds_of: dict[Client, tuple[ResumePoint, ...]] = field(default_factory=dict)
 
-    def check(self, client: Client, rounds: tuple[Held, ...], round: int) -> None:
+    def check(self, client: Client, rounds: tuple[ResumePoint, ...], round: int) -> None:
         """OutOfStepError where the hub has to go back for this client; RefusedError where that does
         not help."""
         self.rounds_of[client] = rounds
@@ -36,7 +36,7 @@ class ClientState:
             raise RefusedError(f"{lacks}, nor of any that can be gone back to: restore its folder")
         raise OutOfStepError(lacks)
 
-    def offers(self, rounds: Iterable[Held]) -> tuple[Held, ...]:
+    def offers(self, rounds: Iterable[ResumePoint]) -> tuple[ResumePoint, ...]:
         """Those of these rounds that the hub's clients can go on from, too."""
         return tuple(
             state for state in rounds if all(self._fits(c, state.round) for c in self.rounds_of)

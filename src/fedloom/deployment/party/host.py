@@ -36,7 +36,7 @@ from ...core.rng import Secrets
 from ...core.topology import SERVER, Client, Party, title
 from ...data.placement import View
 from ...engines.party.engine import PartyEngine
-from ...fabric.attempts import START, Held
+from ...fabric.attempts import START, ResumePoint
 from ...fabric.schedule import Schedule
 from ...privacy.settings import in_words
 from ...runs.build import build_algorithm, build_schedule
@@ -242,7 +242,7 @@ class Host:
         self._open_book(fed, at)
         return at
 
-    def _joining(self, client: Client, rounds: tuple[Held, ...], round: int) -> None:
+    def _joining(self, client: Client, rounds: tuple[ResumePoint, ...], round: int) -> None:
         """A client has connected that is in no attempt yet."""
         if self.client_state is not None:
             self.client_state.check(client, rounds, round)

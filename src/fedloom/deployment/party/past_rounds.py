@@ -23,7 +23,7 @@ from ...core import seal
 from ...core.crash_points import crash
 from ...core.errors import DamagedError, SettingError
 from ...core.topology import Client
-from ...fabric.attempts import START, Held, Line
+from ...fabric.attempts import START, AttemptHistory, ResumePoint
 from ...fabric.schedule import RollbackRecord
 from ...records.checkpoint import Checkpoint, load_checkpoint, round_of
 from ...records.history import Checkpoints
@@ -48,7 +48,7 @@ class LinkState(OfRun, kw_only=True, forbid_unknown_fields=True):
     """links-N.msgpack: what a party goes on from, besides its state. `pending`: of state that a
     client keeps, by field, the move whose receipt decides which of two versions counts."""
 
-    line: Line = Line()
+    line: AttemptHistory = AttemptHistory()
     back: tuple[RollbackRecord, ...] = ()
     receipts: list[tuple[str, str, int, int]] = field(default_factory=list)  # silo, client, key
     # to hubs: the last key that is not kept, and those after it with their frames
@@ -71,7 +71,11 @@ class PastRounds:
 
     def __post_init__(self) -> None:
         self.checkpoints = Checkpoints(self.folder, self.keep)
-        self.line, self.back, self.rounds = Line(), tuple[RollbackRecord, ...](), tuple[Held, ...]()
+        self.line, self.back, self.rounds = (
+            AttemptHistory(),
+            tuple[RollbackRecord, ...](),
+            tuple[ResumePoint, ...](),
+        )
         self._link_states: dict[int, LinkState] = {}
         self._reported: set[str] = set()
 
@@ -81,7 +85,7 @@ class PastRounds:
     def is_there(self) -> bool:
         return self.checkpoints.newest.exists() or bool(self._link_files())
 
-    def scan(self) -> tuple[Held, ...]:
+    def scan(self) -> tuple[ResumePoint, ...]:
         """Reads the folder: the rounds that it holds, the newest first; whole ones, of the attempts
         that count. The start is one of them for as long as a round would be. DamagedError where
         nothing is left."""
@@ -104,14 +108,14 @@ class PastRounds:
         self._set_rounds(rounds)
         return self.rounds
 
-    def _set_rounds(self, rounds: Sequence[Held]) -> None:
+    def _set_rounds(self, rounds: Sequence[ResumePoint]) -> None:
         """These rounds, and the start for as long as a round would be held."""
         newest = rounds[0].round if rounds else 0
         start = (START,) if newest <= self.keep else ()
         self.rounds = (*[state for state in rounds if state != START][: self.keep], *start)
 
     @property
-    def current_line(self) -> list[Held]:
+    def current_line(self) -> list[ResumePoint]:
         """Of the rounds held, those made in the attempts that count now."""
         return [state for state in self.rounds if self.line.has(state)]
 
@@ -172,7 +176,9 @@ class PastRounds:
             [self.line.of(done), *(state for state in self.rounds if state.round < done)]
         )
 
-    def adopt(self, state: Held, line: Line, back: tuple[RollbackRecord, ...]) -> None:
+    def adopt(
+        self, state: ResumePoint, line: AttemptHistory, back: tuple[RollbackRecord, ...]
+    ) -> None:
         """Another attempt, from a round that is held. It counts as soon as it is on disk; messages
         of before are not needed any more."""
         old = self.links_of(state.round)

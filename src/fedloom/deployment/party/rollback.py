@@ -26,9 +26,9 @@ from torch import Tensor
 from ...core.crash_points import crash
 from ...core.errors import DataError, LostError, NoCommonRoundError, OutOfStepError
 from ...core.topology import title
-from ...fabric.attempts import START, Held, Line
+from ...fabric.attempts import START, AttemptHistory, ResumePoint
 from ...fabric.kinds import AT_THE_END, Message
-from ...fabric.permits import Permits, Way, form_of
+from ...fabric.permits import Permits, Route, form_of
 from ...fabric.schedule import RollbackRecord
 from ...transports.party import PartyTransport
 from ..agreement.messages import JSON, packed, unpacked
@@ -42,8 +42,8 @@ class Agreed(Struct, frozen=True, forbid_unknown_fields=True):
     """The round to go on from, and the attempt. `late`: processes of hubs that have agreed, and may
     not know it yet."""
 
-    held: Held
-    line: Line
+    held: ResumePoint
+    line: AttemptHistory
     back: tuple[RollbackRecord, ...]
     late: frozenset[str]
 
@@ -97,7 +97,7 @@ class Rollback:
             transport.pause()
         return replace(agreed, late=frozenset())  # whoever has not heard by now has to ask again
 
-    def _knows(self, hub: str, line: Line) -> bool:
+    def _knows(self, hub: str, line: AttemptHistory) -> bool:
         """Whether it has the decision, or is in the new attempt already."""
         link = self.transport.links[hub]
         return link.is_heard or (link.met is not None and link.met.line == line)
@@ -129,23 +129,23 @@ class Rollback:
 def permits(hubs: Sequence[str]) -> Permits:
     """What may pass."""
     json_form = form_of({"told": JSON})
-    return Permits({Way(GO_ON, hubs[0], hub): frozenset([json_form]) for hub in hubs[1:]})
+    return Permits({Route(GO_ON, hubs[0], hub): frozenset([json_form]) for hub in hubs[1:]})
 
 
-def newest_in_common(rounds_of: Mapping[str, Sequence[Held]]) -> Held:
+def newest_in_common(rounds_of: Mapping[str, Sequence[ResumePoint]]) -> ResumePoint:
     """NoCommonRoundError, with what to restore, where there is none."""
-    common = set[Held].intersection(*(set(rounds) for rounds in rounds_of.values()))
+    common = set[ResumePoint].intersection(*(set(rounds) for rounds in rounds_of.values()))
     if not common:
         raise NoCommonRoundError(to_restore(rounds_of))
     return max(common)
 
 
-def to_restore(rounds_of: Mapping[str, Sequence[Held]]) -> str:
+def to_restore(rounds_of: Mapping[str, Sequence[ResumePoint]]) -> str:
     """The error's text: whose folder to restore, and who holds which rounds."""
     cure = "Restore folders of one moment"
     for hub in sorted(rounds_of, key=lambda hub: max(rounds_of[hub], default=START)):
         others = [set(rounds) for name, rounds in rounds_of.items() if name != hub]
-        wanted = set[Held].intersection(*others) if others else set[Held]()
+        wanted = set[ResumePoint].intersection(*others) if others else set[ResumePoint]()
         if wanted and max(wanted) != START:
             cure = f"Restore the folder of {title(hub)} from a backup of {_words([*wanted])}"
             break
@@ -158,7 +158,7 @@ def to_restore(rounds_of: Mapping[str, Sequence[Held]]) -> str:
     )
 
 
-def _words(states: Sequence[Held]) -> str:
+def _words(states: Sequence[ResumePoint]) -> str:
     rounds = sorted({state.round for state in states})
     if rounds in ([], [0]):
         return "nothing but the start"

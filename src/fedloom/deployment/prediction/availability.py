@@ -27,7 +27,7 @@ from torch import Tensor
 from ...core.errors import DataError
 from ...core.topology import SERVER, Client, Party, Topology, known_to, title
 from ...data.placement import View
-from ...fabric.permits import Form, Way, form_of
+from ...fabric.permits import PayloadForm, Route, form_of
 from ...models.task import Shapes
 from ..agreement.messages import JSON, packed, unpacked
 from ..agreement.own_tables import HASH
@@ -242,28 +242,32 @@ def rows_of_silo(flags_of: dict[Client, Tensor], rows: int) -> Tensor:
     return total.to(torch.uint8)
 
 
-def availability_permits(topology: Topology, asker: Party, shapes: Shapes) -> dict[Way, Form]:
+def availability_permits(
+    topology: Topology, asker: Party, shapes: Shapes
+) -> dict[Route, PayloadForm]:
     """What may pass besides the messages of the algorithm, for permits."""
     home, silos = home_of(asker), len(topology.silos)
     json_form, ids, held_form = form_of({"told": JSON}), form_of(IDS), form_of({"held": FLAGS})
-    ways: dict[Way, Form] = {}
+    ways: dict[Route, PayloadForm] = {}
     for hub in listeners(topology):
         for other in listeners(topology):
-            ways[Way("predict-version", hub, other)] = json_form
-        ways[Way("predict-go", home, hub)] = json_form
+            ways[Route("predict-version", hub, other)] = json_form
+        ways[Route("predict-go", home, hub)] = json_form
         if hub != SERVER:
-            ways[Way("predict-ids", home, hub)] = ids
-            ways[Way("predict-ids", hub, f"{hub}/*")] = ids
-            ways[Way("predict-held", f"{hub}/*", hub)] = held_form
-            ways[Way("predict-there", hub, home)] = form_of({"there": FLAGS[:, None]})
-            ways[Way("predict-go", hub, f"{hub}/*")] = json_form
+            ways[Route("predict-ids", home, hub)] = ids
+            ways[Route("predict-ids", hub, f"{hub}/*")] = ids
+            ways[Route("predict-held", f"{hub}/*", hub)] = held_form
+            ways[Route("predict-there", hub, home)] = form_of({"there": FLAGS[:, None]})
+            ways[Route("predict-go", hub, f"{hub}/*")] = json_form
     if isinstance(asker, Client):
         there = torch.zeros(1, silos, dtype=torch.uint8)
         scores = torch.zeros(1, shapes.scores, dtype=shapes.dtype)
-        ways[Way("predict-ids", f"{home}/*", home)] = ids
-        ways[Way("predict-go", f"{home}/*", home)] = json_form
-        ways[Way("predict-there", home, f"{home}/*")] = form_of({"there": there})
-        ways[Way("predict-scores", home, f"{home}/*")] = form_of({"scores": scores, "there": there})
+        ways[Route("predict-ids", f"{home}/*", home)] = ids
+        ways[Route("predict-go", f"{home}/*", home)] = json_form
+        ways[Route("predict-there", home, f"{home}/*")] = form_of({"there": there})
+        ways[Route("predict-scores", home, f"{home}/*")] = form_of(
+            {"scores": scores, "there": there}
+        )
     return ways
 
 

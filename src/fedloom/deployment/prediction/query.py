@@ -21,7 +21,7 @@ from ...core.placed import AtClients, AtHubs, Placed, RowMap, Rows
 from ...engines.party.engine import PartyEngine
 from ...fabric.kinds import Key, Kind, Message
 from ...fabric.local_work import Local
-from ...fabric.permits import Form, Permits, Way, form_of, way
+from ...fabric.permits import PayloadForm, Permits, Route, form_of, route_of
 from ...fabric.schedule import Everyone, Moment
 from ...runs.run import Run
 from ...transports.memory import MemoryTransport
@@ -65,7 +65,7 @@ class QueryEngine(PartyEngine):
 class ExpectedMessages:
     """`adds_up`: scores are sums of what silos embed, so that a silo can be left out of them."""
 
-    forms: Mapping[Way, frozenset[Form]]
+    forms: Mapping[Route, frozenset[PayloadForm]]
     adds_up: bool
 
 
@@ -93,16 +93,16 @@ def expected_messages(file: RunFile, facts: SharedFacts, asker: str) -> Expected
     fed.begin(0)
     rows = Step(*fed.minibatch(torch.arange(run.placement.size)))
     run.algorithm.predict(fed, run.algorithm.start(fed), rows)
-    forms: dict[Way, set[Form]] = defaultdict(set)
+    forms: dict[Route, set[PayloadForm]] = defaultdict(set)
     for message in seen.messages:
         row = fed.kinds[message.key.move].row is not None
-        forms[way(message.kind, message.source, message.to)].add(form_of(message.payload, row))
+        forms[route_of(message.kind, message.source, message.to)].add(form_of(message.payload, row))
     return ExpectedMessages(
         {where: frozenset(allowed) for where, allowed in forms.items()}, _adds_up(run, fed)
     )
 
 
-def all_permits(expected: ExpectedMessages, more: Mapping[Way, Form]) -> Permits:
+def all_permits(expected: ExpectedMessages, more: Mapping[Route, PayloadForm]) -> Permits:
     """Of the algorithm's messages, and those around them (availability.py)."""
     return Permits({**expected.forms, **{where: frozenset([form]) for where, form in more.items()}})
 

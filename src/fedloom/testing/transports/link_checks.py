@@ -13,7 +13,7 @@ import torch
 
 from ...core.errors import FrameError, LostError, OutOfStepError, RefusedError
 from ...core.topology import Client, Party, Topology
-from ...fabric.attempts import Line
+from ...fabric.attempts import AttemptHistory
 from ...fabric.permits import Permits
 from ...transports.party import PartyTransport, Timing
 from ...transports.position import Position
@@ -207,7 +207,7 @@ def out_of_step(make: Make) -> None:
     """Hubs that are in different attempts both hear that they cannot go on so."""
     with Federation(make, timing=BRIEF) as parties:
         parties.start(ASH)
-        parties.start(BIRCH, position=Position(Line().back_to(3, "another", 1)))
+        parties.start(BIRCH, position=Position(AttemptHistory().back_to(3, "another", 1)))
         for hub in (ASH, BIRCH):
             problem = _problem(parties[hub])
             assert isinstance(problem, OutOfStepError), f"{hub}: {problem!r}"
