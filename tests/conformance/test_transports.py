@@ -7,10 +7,10 @@ import pytest
 
 from fedloom.deployment.rehearsal import free_ports
 from fedloom.testing.transports import LINK_CHECKS, TRANSPORT_CHECKS, connected
-from fedloom.transports.carried import CarriedTransport
+from fedloom.transports.carrier.carried import CarriedTransport
+from fedloom.transports.carrier.memory import Faults, PostOffice
 from fedloom.transports.grpc.transport import GrpcTransport
 from fedloom.transports.memory import MemoryTransport
-from fedloom.transports.memory_carrier import Faults, PostOffice
 from tests.helpers.federations import Keys
 from tests.helpers.proxy import Proxy
 

@@ -17,7 +17,7 @@ from fedloom.models.task import Theta
 from fedloom.runs.loop import play
 from fedloom.testing.samples import examples_of, sample_of
 from fedloom.transports import wire
-from fedloom.transports.link import Link
+from fedloom.transports.links.link import Link
 from fedloom.transports.mailbox import Mailbox
 from fedloom.transports.memory import MemoryTransport
 

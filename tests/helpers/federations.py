@@ -11,7 +11,7 @@ from fedloom.fabric.schedule import Everyone
 from fedloom.runs.loop import play
 from fedloom.transports.grpc.tls import Identity, ListenSettings, PeerAddress
 from fedloom.transports.grpc.transport import GrpcTransport
-from fedloom.transports.party import Timing
+from fedloom.transports.links.party import Timing
 
 QUICK = Timing(beat=0.1, silence=1.0, linger=5.0)
 RUN = "a" * 64

@@ -14,7 +14,7 @@ from fedloom.deployment.keys.allow_list import read_list, write_list
 from fedloom.deployment.keys.certificates import Authority
 from fedloom.engines.party.timeouts import Waits
 from fedloom.testing import placement, task
-from fedloom.transports.party import Timing
+from fedloom.transports.links.party import Timing
 from tests.helpers.federations import Keys, dialling, opened, run_connected
 from tests.helpers.proxy import Proxy
 from tests.transports.test_grpc import assert_same

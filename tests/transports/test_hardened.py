@@ -15,9 +15,9 @@ from fedloom.fabric.kinds import Key, Message
 from fedloom.fabric.permits import Bounds, Permits, route_of
 from fedloom.transports import mailbox, wire
 from fedloom.transports.grpc.transport import GrpcTransport
-from fedloom.transports.link import Link
+from fedloom.transports.links.link import Link
+from fedloom.transports.links.session import AHEAD
 from fedloom.transports.mailbox import Mailbox
-from fedloom.transports.session import AHEAD
 from tests.helpers.federations import Keys, dialling, opened
 from tests.transports.test_disturbed import joined, refusals, until
 

@@ -10,7 +10,7 @@ from fedloom.core.errors import FrameError, OutOfStepError, RefusedError
 from fedloom.core.topology import Client
 from fedloom.fabric.kinds import AT_THE_END, Key, Message
 from fedloom.transports import wire
-from fedloom.transports.link import NOTHING, FramePart, Hello, Link, pack, unpack
+from fedloom.transports.links.link import NOTHING, FramePart, Hello, Link, pack, unpack
 from fedloom.transports.mailbox import Mailbox
 
 RUN = "c" * 64

@@ -10,9 +10,9 @@ from fedloom.fabric.attempts import START, AttemptHistory, ResumePoint
 from fedloom.fabric.kinds import Key
 from fedloom.fabric.schedule import Recorded, RollbackRecord
 from fedloom.transports import wire
-from fedloom.transports.link import NOTHING, Link
+from fedloom.transports.links.link import NOTHING, Link
+from fedloom.transports.links.position import NotYetError, Position
 from fedloom.transports.mailbox import Mailbox
-from fedloom.transports.position import NotYetError, Position
 from tests.transports.test_link import ONE, RUN, frame, message, post
 
 FIRST, OTHER = AttemptHistory(), AttemptHistory().back_to(14, "other", 1)

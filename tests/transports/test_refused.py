@@ -14,9 +14,9 @@ from fedloom.fabric.permits import Permits, route_of
 from fedloom.transports import wire
 from fedloom.transports.grpc.tls import METHOD
 from fedloom.transports.grpc.transport import GrpcTransport
-from fedloom.transports.link import NOTHING, FramePart, Hello, pack
-from fedloom.transports.party import Timing
-from fedloom.transports.party_state import DIFFERENT
+from fedloom.transports.links.link import NOTHING, FramePart, Hello, pack
+from fedloom.transports.links.party import Timing
+from fedloom.transports.links.party_state import DIFFERENT
 from tests.helpers.federations import RUN, Keys
 from tests.transports.test_disturbed import until
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..core.errors import AbortedError, DataError, FedLoomError
 from ..core.topology import Client, Party, title
 from ..fabric.kinds import Key, Message
-from ..transports.party import PartyTransport
+from ..transports.links.party import PartyTransport
 from .party_file import WaitsSection
 
 

@@ -15,8 +15,8 @@ from ..core.topology import SERVER, Client, Party, Topology, title
 from ..fabric.permits import Permits
 from ..transports.grpc.tls import ClockDifference, Identity, ListenSettings, PeerAddress, clock_of
 from ..transports.grpc.transport import GrpcTransport
-from ..transports.party import Note, PartyTransport, TransportOptions
-from ..transports.position import Position
+from ..transports.links.party import Note, PartyTransport, TransportOptions
+from ..transports.links.position import Position
 from .keys.allow_list import Gate
 from .keys.certificates import Certificate, host_name
 from .party_file import PartyFile

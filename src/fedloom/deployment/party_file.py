@@ -30,7 +30,7 @@ from ..core.settings import BadKey, at_least, fields_of
 from ..core.topology import Client, Party
 from ..engines.party.timeouts import Waits
 from ..fabric.permits import Bounds
-from ..transports.party import Timing
+from ..transports.links.party import Timing
 from .keys.certificates import party_of
 
 FILES = {"agreement", "rows", "folder", "secret", "table", "salt", "ca"}

@@ -3,7 +3,8 @@ budgets.
 
 RowCounts follow from common knowledge (the rows of each minibatch), so all parties have the same
 counts without a message. Rows of absent clients count as if they had been sent. In deployment, a
-client also counts the noise that it drew (deployment/party/privacy_book.py)."""
+client also counts the noise that it drew (deployment/party/privacy_book.py).
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 Only a hub decides on its roster. At the start of a round, the roster is full (or as the schedule
 says). Within the round it only shrinks: a client that does not answer an upward move is out until
 the next round. Dropouts are recorded, and so is the order of visits to the master of an
-asynchronous algorithm. The record is enough to replay the run."""
+asynchronous algorithm. The record is enough to replay the run.
+"""
 
 from __future__ import annotations
 

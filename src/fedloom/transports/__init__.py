@@ -1,5 +1,5 @@
 """Transports: the mailbox that all of them deliver into, frames, links that outlive connections; in
-memory, over a user's messaging system (carried.py), over gRPC.
+memory, over a user's messaging system (carrier/), over gRPC.
 
 May import: core, fabric.
 """

@@ -5,7 +5,8 @@
 The envelope has the run, the move, the source and the receiver of the message, and describes its
 payload: a tree of dicts, tuples, records marked with @travels, tensors with shape and dtype, and
 constants. The tensors are a safetensors file. Its header follows from the envelope, so it is
-compared byte by byte and never parsed. Any other frame is refused."""
+compared byte by byte and never parsed. Any other frame is refused.
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,8 @@
 A client has the training rows of its classes, with its own views. Features are [rows, views, ...]
 everywhere; a missing view is zeros. One object may be at several clients, with different views:
 each copy is a row of its own, whose id names the object and the client. Test rows exist once and
-have all views."""
+have all views.
+"""
 
 from __future__ import annotations
 

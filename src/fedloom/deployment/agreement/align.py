@@ -40,7 +40,7 @@ from ...data.placement import View
 from ...data.tables.id_overlap import counted
 from ...data.tables.prepare import Preparation
 from ...fabric.kinds import Key, Message
-from ...transports.party import PartyTransport
+from ...transports.links.party import PartyTransport
 from ..connect import Connections
 from ..log import Log
 from ..party_file import PartyFile

@@ -41,8 +41,8 @@ from ...fabric.schedule import Schedule
 from ...privacy.settings import in_words
 from ...runs.build import build_algorithm, build_schedule
 from ...runs.loop import play
-from ...transports.party import PartyTransport
-from ...transports.position import Position
+from ...transports.links.party import PartyTransport
+from ...transports.links.position import Position
 from ..agreement.agreement import Agreement
 from ..agreement.own_rows import read_rows
 from ..connect import Connections, listeners, peers

@@ -28,7 +28,7 @@ from ...fabric.schedule import RollbackRecord
 from ...records.checkpoint import Checkpoint, load_checkpoint, round_of
 from ...records.history import Checkpoints
 from ...records.snapshot import Snapshot
-from ...transports.repetition import RoundDigests
+from ...transports.links.repetition import RoundDigests
 
 DONE = "done.json"
 LINKS = re.compile(r"links-(\d+)\.msgpack")

@@ -32,8 +32,8 @@ from ...fabric.releases import Releases
 from ...fabric.schedule import Recorded
 from ...records.snapshot import Snapshot
 from ...transports import wire
-from ...transports.link import NOTHING, SentMessage
-from ...transports.party import PartyTransport
+from ...transports.links.link import NOTHING, SentMessage
+from ...transports.links.party import PartyTransport
 from ...transports.wire import Frame
 from .past_rounds import LinkState, OfRun, PastRounds
 from .privacy_book import PrivacyBook

@@ -30,7 +30,7 @@ from ...fabric.attempts import START, AttemptHistory, ResumePoint
 from ...fabric.kinds import AT_THE_END, Message
 from ...fabric.permits import Permits, Route, form_of
 from ...fabric.schedule import RollbackRecord
-from ...transports.party import PartyTransport
+from ...transports.links.party import PartyTransport
 from ..agreement.messages import JSON, packed, unpacked
 from ..party_file import WaitsSection
 from .past_rounds import PastRounds

@@ -16,7 +16,7 @@ from typing import Any
 
 from ...core.errors import DataError, SettingError, WriteError
 from ...core.files import write_text
-from ...transports.party import PartyTransport
+from ...transports.links.party import PartyTransport
 
 STATUS = "status.json"
 MAX_REQUESTS = 8  # at a time, of those who ask for metrics

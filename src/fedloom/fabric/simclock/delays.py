@@ -2,7 +2,8 @@
 
 In a synchronous algorithm, delays happen at the start of a round, and everyone waits for the
 slowest silo. In an asynchronous one they happen before each visit of a silo, and the others
-continue. No process sleeps here: delays are virtual time, drawn from named streams."""
+continue. No process sleeps here: delays are virtual time, drawn from named streams.
+"""
 
 from __future__ import annotations
 

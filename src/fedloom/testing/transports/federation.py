@@ -20,7 +20,7 @@ from ...fabric.schedule import Everyone
 from ...runs.loop import play
 from ...runs.run import Run
 from ...transports.base import Transport
-from ...transports.party import PartyTransport, Timing, TransportOptions
+from ...transports.links.party import PartyTransport, Timing, TransportOptions
 from ..samples import examples_of, sample_of
 
 RUN = "a" * 64

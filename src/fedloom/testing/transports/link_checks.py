@@ -15,8 +15,8 @@ from ...core.errors import FrameError, LostError, OutOfStepError, RefusedError
 from ...core.topology import Client, Party, Topology
 from ...fabric.attempts import AttemptHistory
 from ...fabric.permits import Permits
-from ...transports.party import PartyTransport, Timing
-from ...transports.position import Position
+from ...transports.links.party import PartyTransport, Timing
+from ...transports.links.position import Position
 from .federation import (
     ASH,
     ASH_1,

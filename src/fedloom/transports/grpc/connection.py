@@ -12,9 +12,9 @@ import grpc
 
 from ...core.errors import FrameError, RefusedError
 from ...fabric.kinds import Key
-from ..link import CHUNK, Link, Packet, pack, unpack
-from ..party_state import PartyState
-from ..session import Session
+from ..links.link import CHUNK, Link, Packet, pack, unpack
+from ..links.party_state import PartyState
+from ..links.session import Session
 
 
 class Stream(Protocol):

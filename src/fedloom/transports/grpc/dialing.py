@@ -15,10 +15,10 @@ import grpc
 from ...core.errors import OutOfStepError, RefusedError
 from ...core.topology import Client, Party, title
 from ...fabric.kinds import Key
-from ..handshake import Handshakes, Retries, TakenError
-from ..link import Hello, Link, pack
-from ..party_state import PartyState, shortened
-from ..position import NotYetError
+from ..links.handshake import Handshakes, Retries, TakenError
+from ..links.link import Hello, Link, pack
+from ..links.party_state import PartyState, shortened
+from ..links.position import NotYetError
 from .connection import Stream, StreamSession, next_packet
 from .listener import Listener
 from .tls import METHOD, SECONDS, Identity, ListenSettings, PeerAddress, channel_to, is_proved

@@ -5,7 +5,8 @@ gRPC itself accepts connections until the process has no file handle left, and d
 TLS handshake failed. So a new connection is a stranger here until it is admitted, which takes a
 certificate and a Hello. A stranger has some seconds for that, and the number of strangers is
 limited. At the limit, the address with the most strangers loses its oldest one. TLS is not
-decrypted here."""
+decrypted here.
+"""
 
 from __future__ import annotations
 

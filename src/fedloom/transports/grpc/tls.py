@@ -16,8 +16,8 @@ from cryptography.x509 import load_pem_x509_certificate
 
 from ...core.errors import RefusedError
 from ...core.topology import Party
-from ..link import CHUNK
-from ..party import Timing
+from ..links.link import CHUNK
+from ..links.party import Timing
 from .listener import PATIENCE
 
 METHOD = "/fedloom.Federation/Talk"

@@ -2,10 +2,11 @@
 
 Hubs (and the server) listen. A client dials its hub; of two hubs, the later in the order dials the
 earlier. Each pair has one bidirectional stream at a time, which is opened again when it breaks.
-link.py is a link over many connections, session.py the protocol of one, dialing.py makes them.
+links/link.py is a link over many connections, links/session.py the protocol of one.
 
 The engine runs in its own thread. Connections run in one event loop beside it, so that heartbeats
-go on while a party computes."""
+go on while a party computes.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ from typing import Any, Unpack
 
 from ...core.errors import RefusedError
 from ...core.topology import Party, title
-from ..linked import LinkedTransport
-from ..party import TransportOptions
+from ..links.linked import LinkedTransport
+from ..links.party import TransportOptions
 from .dialing import Peering
 from .listener import Listener, StrangerLimits
 from .tls import Identity, ListenSettings, PeerAddress, server_for

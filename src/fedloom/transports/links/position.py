@@ -2,7 +2,8 @@
 
 Hubs in the same attempt (fabric/attempts.py) can continue. Hubs in different attempts cannot: they
 leave their attempts and agree on a new one; meanwhile they are in none. A client is in the attempt
-of its hub, and starts again when its hub does."""
+of its hub, and starts again when its hub does.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ..core.errors import OutOfStepError
-from ..core.topology import Client, Party, title
-from ..fabric.attempts import AttemptHistory, ResumePoint
+from ...core.errors import OutOfStepError
+from ...core.topology import Client, Party, title
+from ...fabric.attempts import AttemptHistory, ResumePoint
 
 
 class PeerPosition(Protocol):

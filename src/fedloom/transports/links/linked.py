@@ -1,6 +1,6 @@
 """The base of transports with links: a party's mailbox, its links by peer, and its state.
 
-Subclasses make connections (`grpc/`, `carried.py`).
+Subclasses make connections (`grpc/`, `carrier/`).
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Unpack
 
-from ..core import tree
-from ..core.errors import ProtocolError
-from ..core.topology import Client, Party, title
-from ..fabric.kinds import Key, Message
-from . import wire
+from ...core import tree
+from ...core.errors import ProtocolError
+from ...core.topology import Client, Party, title
+from ...fabric.kinds import Key, Message
+from .. import wire
+from ..mailbox import Mailbox
 from .link import Link
-from .mailbox import Mailbox
 from .party import Health, PartyTransport, Timing, TransportOptions
 from .party_state import PartyState
 from .position import Position

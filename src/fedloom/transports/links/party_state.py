@@ -9,9 +9,9 @@ from hashlib import sha256
 from threading import RLock
 from typing import Any, Protocol
 
-from ..core.topology import Party
+from ...core.topology import Party
+from ..mailbox import Mailbox
 from .link import Link
-from .mailbox import Mailbox
 from .party import Note, Timing
 
 DIFFERENT = 1000  # kinds of refusal that are counted separately

@@ -13,7 +13,7 @@ from typing import Annotated, NamedTuple
 
 from msgspec import Meta
 
-from ..fabric.kinds import Key
+from ...fabric.kinds import Key
 
 MANY = 1 << 15  # messages of a round, on one link
 SHORT = 16  # bytes of a digest

@@ -4,7 +4,8 @@ Of two parties, one sends requests (a client to its hub; of two hubs, the later 
 the other answers, so that only one of them must be reachable. A connection begins with a Hello.
 Then it has two lanes of exchanges: one for packets of the requesting party, and one on which it
 waits for packets of the answering party. Lost, repeated and delayed exchanges do no harm
-(exchange.py). Other failures end the connection, and the link continues over the next one."""
+(exchange.py). Other failures end the connection, and the link continues over the next one.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +16,14 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol, Unpack
 
-from ..core.errors import FrameError, OutOfStepError, ProtocolError, RefusedError
-from ..core.topology import Client, Party, title
+from ...core.errors import FrameError, OutOfStepError, ProtocolError, RefusedError
+from ...core.topology import Client, Party, title
+from ..links.handshake import SOON, Handshakes, Retries
+from ..links.link import CHUNK, Hello, Link, Packet
+from ..links.linked import LinkedTransport
+from ..links.party import TransportOptions
+from ..links.party_state import shortened
+from ..links.position import NotYetError
 from .exchange import (
     GREETING,
     IN,
@@ -30,12 +37,6 @@ from .exchange import (
     encode,
     request_of,
 )
-from .handshake import SOON, Handshakes, Retries
-from .link import CHUNK, Hello, Link, Packet
-from .linked import LinkedTransport
-from .party import TransportOptions
-from .party_state import shortened
-from .position import NotYetError
 
 Answering = Callable[[Party, bytes], bytes]
 

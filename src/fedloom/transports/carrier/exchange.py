@@ -13,12 +13,12 @@ from typing import Annotated
 
 from msgspec import Meta, MsgspecError, Struct, msgpack
 
-from ..core.errors import FrameError, RefusedError
-from ..core.topology import Party, title
-from ..fabric.kinds import Key
-from .link import FramePart, Link, Packet
-from .party_state import PartyState
-from .session import Session
+from ...core.errors import FrameError, RefusedError
+from ...core.topology import Party, title
+from ...fabric.kinds import Key
+from ..links.link import FramePart, Link, Packet
+from ..links.party_state import PartyState
+from ..links.session import Session
 
 GREETING, OUT, IN = range(3)  # lanes, as the requesting party sees them
 ConnectionName = tuple[

@@ -6,8 +6,8 @@ import secrets
 from collections import deque
 from collections.abc import Mapping
 
-from ..core.errors import OutOfStepError, RefusedError
-from ..core.topology import Party, title
+from ...core.errors import OutOfStepError, RefusedError
+from ...core.topology import Party, title
 from .link import Hello, Link
 from .party_state import PartyState
 from .position import NotYetError

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..core.topology import Party, title
+from ...core.topology import Party, title
 from .carried import Answering
 
 

@@ -11,12 +11,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from ..core.errors import FrameError, RefusedError
-from ..core.topology import title
-from ..fabric.kinds import AT_THE_END, Key
+from ...core.errors import FrameError, RefusedError
+from ...core.topology import title
+from ...fabric.kinds import AT_THE_END, Key
+from ..wire import Frame
 from .link import CHUNK, Beat, Bye, FramePart, Hello, Link, Packet, Stop
 from .party_state import PartyState
-from .wire import Frame
 
 T = TypeVar("T")
 R = TypeVar("R")

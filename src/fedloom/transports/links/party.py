@@ -1,7 +1,8 @@
 """The interface between a party's program and its transport, beside that of engines (base.py).
 
 In deployment, a party is a process. Its links outlive connections, it opens and closes the
-transport, and it learns why a run was stopped."""
+transport, and it learns why a run was stopped.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +12,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypedDict
 
-from ..core.errors import LostError
-from ..core.topology import Party, title
-from ..fabric.permits import Bounds, Permits
-from .base import Transport
+from ...core.errors import LostError
+from ...core.topology import Party, title
+from ...fabric.permits import Bounds, Permits
+from ..base import Transport
 from .link import Link
 from .position import Position
 

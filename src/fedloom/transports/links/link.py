@@ -9,7 +9,8 @@ Within an attempt at the run, a key always stands for the same bytes. An equal d
 a different one is refused, and so is a late message. A restarted hub is not asked for earlier
 messages again, but it must send the same ones: whoever connects sends digests of what it has
 received. A hub whose messages differ, or that needs messages that are no longer kept, was restored
-from a backup. Then this attempt is over for all parties."""
+from a backup. Then this attempt is over for all parties.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +21,13 @@ from typing import Annotated, NamedTuple
 
 from msgspec import Meta, MsgspecError, Struct, msgpack
 
-from ..core.errors import FrameError, NotFiniteError, OutOfStepError, RefusedError
-from ..core.topology import Client, Party, title
-from ..fabric.attempts import AttemptHistory, ResumePoint, tag
-from ..fabric.kinds import AT_THE_END, Key, Message
-from ..fabric.permits import Bounds, Permits
-from . import wire
-from .mailbox import Mailbox
+from ...core.errors import FrameError, NotFiniteError, OutOfStepError, RefusedError
+from ...core.topology import Client, Party, title
+from ...fabric.attempts import AttemptHistory, ResumePoint, tag
+from ...fabric.kinds import AT_THE_END, Key, Message
+from ...fabric.permits import Bounds, Permits
+from .. import wire
+from ..mailbox import Mailbox
 from .position import Position
 from .repetition import SHORT, DigestLog, RepetitionCheck, RoundDigests
 
