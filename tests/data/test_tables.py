@@ -356,5 +356,5 @@ def test_the_page_about_tables(tmp_path, monkeypatch, capsys):
     settings = {}
     for code in block.findall(page):
         exec(compile(code, "tables.md", "exec"), settings)
-    shown = re.findall(r"^    (.*)$", block.sub("", page), re.MULTILINE)
-    assert capsys.readouterr().out.splitlines() == shown
+    (shown,) = re.findall(r"^```text\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    assert capsys.readouterr().out == shown
