@@ -1,4 +1,4 @@
-"""The command line: `fedloom VERB ...`. One module for each verb; main.py has the exit codes.
+"""The command line: `fedloom COMMAND ...`. One module for each; main.py has the exit codes.
 
 May import: everything.
 """

@@ -84,7 +84,7 @@ def parser() -> argparse.ArgumentParser:
     version = f"fedloom {version_of('fedloom') or '(not installed)'}"
     top.add_argument("--version", action="version", version=version)
     top.add_argument("--debug", action="store_true", help="show where an error came from")
-    verbs = top.add_subparsers(dest="verb", metavar="VERB", required=True)
+    verbs = top.add_subparsers(dest="verb", metavar="COMMAND", required=True)
     simulated = (run, example, sweep, compare, report, reproduce, listing, explain, data, check)
     for verb in (*simulated, keys, party, predict):
         verb.add(verbs)
