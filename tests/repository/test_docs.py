@@ -253,6 +253,13 @@ def test_the_site_opens_without_a_server_or_a_network(site):
         assert "assets/iframe-worker.js" in text, page
 
 
+def test_the_imports_are_drawn_in_the_site(site):
+    text = (site / "internals/architecture.html").read_text()
+    assert '<svg class="drawing"' in text
+    assert "flowchart" not in text
+    assert ">deployment</text>" in text
+
+
 @pytest.mark.parametrize("front", [fedloom, fedloom.algorithms, extend, testing])
 def test_the_reference_has_every_public_name(front, site):
     page = site / "reference" / f"{front.__name__.rpartition('.')[2]}.html"

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from tools import graph
+from tools import drawing, graph
 
 
 def test_the_drawing_is_of_this_code():
@@ -33,3 +33,19 @@ def test_a_drawing_of_other_code_is_refused(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "argv", ["graph", "--check"])
     with pytest.raises(SystemExit, match="make graph"):
         graph.main()
+
+
+def test_a_drawing_has_each_package_below_all_that_import_it():
+    arrows = drawing.ARROW.findall(graph.PAGE.read_text())
+    rows, paths = drawing.laid_out(arrows)
+    level = {name: k for k, row in enumerate(rows) for name in row}
+    assert {"cli", "core"} <= {name for arrow in arrows for name in arrow} <= set(level)
+    assert all(level[source] < level[to] for source, to in arrows)
+    for path in paths:  # by a place of its own in each row between
+        assert [level[name] for name in path] == list(range(level[path[0]], level[path[-1]] + 1))
+    assert len(level) == sum(map(len, rows))
+
+
+def test_arrows_in_a_circle_are_not_drawn():
+    with pytest.raises(ValueError, match="circle"):
+        drawing.svg([("a", "b"), ("b", "a")])
