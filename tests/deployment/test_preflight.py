@@ -138,4 +138,4 @@ def test_what_the_algorithm_cannot_run_on_is_named_before(prepared, capsys):
     saved = prepared.folder / "agreement.json"
     seal.write_json(saved, {**seal.read_json(saved), "labelled": ["b"]})
     assert "silo a holds no labels" in check(prepared, "b", capsys)[1]["rows"][1]
-    assert "labels; agreed was otherwise" in check(prepared, ONE, capsys)[1]["rows"][1]
+    assert "labels, unlike the agreement" in check(prepared, ONE, capsys)[1]["rows"][1]

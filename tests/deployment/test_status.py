@@ -68,7 +68,7 @@ def test_metrics_are_what_prometheus_reads(tmp_path, status):
 
 
 def test_nobody_has_said_anything(tmp_path):
-    with pytest.raises(DataError, match="no party has said"):
+    with pytest.raises(DataError, match="no party has written its status"):
         read_status(tmp_path)
 
 

@@ -199,7 +199,7 @@ def test_what_hubs_agree_on_travels_whole():
         said(agreed) == "going on from round 14, attempt 1: hub a had round 20, hub b had round 14"
     )
     for rubbish in ({}, [1], {"held": 3}, "word"):
-        with pytest.raises(DataError, match="what was agreed on cannot be read"):
+        with pytest.raises(DataError, match="the decision on a rollback cannot be read"):
             Agreed.unpacked({"told": packed(rubbish)})
 
 

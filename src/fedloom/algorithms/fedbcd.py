@@ -85,7 +85,7 @@ class FedBCD(Releasing, TieredSGD):
         silos = placement.topology.silos
         if self.order == "sequential" and len(silos) == 1:
             raise SettingError(
-                "order = sequential: there is one silo, and nobody to take turns with; use parallel"
+                "order = sequential: one silo has no other to take turns with; use parallel"
             )
         if self.updates == "frozen-gradient":
             label_silo(self.labels_at, placement)
@@ -125,7 +125,7 @@ class FedBCD(Releasing, TieredSGD):
         return State(share_head(fed, theta))
 
     def sequential(self, fed: Fabric, state: State, draw: Draw) -> State:
-        """FedBCD-s: silo after silo takes its Q steps; those after it see what it has come to."""
+        """FedBCD-s: silo after silo takes its Q steps; the next ones see its new embeddings."""
         theta_k = self.to_clients(fed, state.theta, draw)
         phi, noise_k = self.embeddings(fed, theta_k, draw)
         theta, holder, stepped = state.theta, self.holder(fed), fed
@@ -184,7 +184,7 @@ class FedBCD(Releasing, TieredSGD):
         state: State,
         draw: Draw,
     ) -> AtHubs[Theta]:
-        """The Q local steps at the clients, and the mean of what they come to."""
+        """The Q local steps at the clients, and the mean of their blocks."""
         normals_k = self.protection.step_noise(turn, draw.ids, self.steps_of_row)
         steps = self.local_sgd if self.updates == "fresh-own" else self.frozen_gradient_sgd
         given = (theta_k, given_k, draw.batch_k, draw.lr, noise_k, normals_k)

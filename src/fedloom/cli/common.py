@@ -32,7 +32,7 @@ def add_verb(
 
 
 def of_network(action: Callable[..., None]) -> Callable[..., None]:
-    """An action that needs the extra `network`; says so where it is not installed."""
+    """An action that needs the extra `network`: an error names it where it is not installed."""
 
     @functools.wraps(action)
     def act(*given: Any) -> None:

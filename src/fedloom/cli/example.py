@@ -40,7 +40,7 @@ def act(chosen: argparse.Namespace) -> None:
         raise SettingError(f"unknown example {chosen.name!r}{nearest(chosen.name, known)}")
     file = chosen.out or Path(f"{chosen.name}.toml")
     if file.exists():
-        raise ExistsError(f"{file} is there already: give another name with --out")
+        raise ExistsError(f"{file} already exists: give another name with --out")
     write_text(file, known[chosen.name], SHARED)
     print(f"{file} is written. Now: fedloom run {file}")
 

@@ -91,7 +91,7 @@ def _issue(chosen: argparse.Namespace) -> None:
         party, stem = party_of(text), text.replace("/", "-")
         there = (chosen.at / f"{stem}.pem").exists()
         if there and chosen.what == "issue":
-            raise ExistsError(f"{chosen.at / stem}.pem is there already: use rotate")
+            raise ExistsError(f"{chosen.at / stem}.pem already exists: use rotate")
         if not there and chosen.what == "rotate":
             raise DataError(f"there is no {chosen.at / stem}.pem to replace: use issue")
         _own(authority, text)
@@ -99,7 +99,7 @@ def _issue(chosen: argparse.Namespace) -> None:
 
 
 def _own(authority: Authority, text: str) -> None:
-    """A CA signs its own organisation's parties only: nobody would believe it on others."""
+    """A CA signs its own organisation's parties only: others would not be accepted."""
     organisation = authority.certificate.name.removesuffix(" CA")
     if text.partition("/")[0] != organisation:
         raise SettingError(f"{text} is not of {organisation}, whose CA this is")

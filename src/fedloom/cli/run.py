@@ -104,7 +104,7 @@ def tell(chosen: argparse.Namespace, job: Job, parts: dict[str, Run]) -> None:
 
 
 def report_of(job: Job) -> Path | None:
-    """The page; where the extra for it is not installed, a line says so, and the rest is there."""
+    """The page; warns where the extra for it is not installed."""
     if (why := lacking("report", "a report")) is not None:
         print(f"note: left out: {why}; then: fedloom report {job.folder}", file=sys.stderr)
         return None

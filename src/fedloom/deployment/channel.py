@@ -38,7 +38,7 @@ class Channel:
         key = Key(round, self.moves[kind])
         message = self.transport.mailbox(self.me).take(source, key, kind, self._seconds(source))
         if message is None:
-            raise DataError(f"{title(source)} went on without its {kind}")
+            raise DataError(f"protocol violation: {title(source)} skipped its {kind}")
         return message.payload
 
     def _seconds(self, source: Party) -> float:

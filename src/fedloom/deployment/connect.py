@@ -1,5 +1,5 @@
-"""A party's connections, from its party file: whom it dials, who may come, whom it believes, and
-over which transport. The one file of deployment that knows gRPC."""
+"""A party's connections, from its party file: whom it dials, who may dial it, which certificates it
+accepts, and over which transport. The one file of deployment that knows gRPC."""
 
 from __future__ import annotations
 
@@ -78,7 +78,8 @@ class Connections:
         return PeerAddress(target, ca, host_name(name), self._gate([name]))
 
     def _gate(self, silos: Iterable[str]) -> Gate:
-        """Who is believed, of some organisations; the list is read anew when it changes."""
+        """Which parties of these organisations are accepted; the allow-list is read when it
+        changes."""
         return Gate(Path(self.own.keys.allow), {silo: self.ca(silo) for silo in silos})
 
     def door(self) -> ListenSettings | None:

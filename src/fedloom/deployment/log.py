@@ -1,8 +1,7 @@
-"""What a party writes about itself: names of parties, kinds, counts and times; no id, no number of
-a row.
+"""A party's logs: names of parties, kinds, counts and times; no id and no number of a row.
 
-audit.jsonl   who joined, left or was refused and why, how it ended, bytes by link and kind; only
-              ever added to, and on disk when the next thing happens
+audit.jsonl   who joined, left or was refused and why, how it ended, bytes by link and kind; entries
+              are only added, and on disk before the party goes on
 log.jsonl     the same, and every round: for programs that follow a run
 """
 
@@ -35,13 +34,13 @@ class Log:
         self._audit, self._log = Appending(self.folder / AUDIT), Appending(self.folder / LOG)
 
     def note(self, event: str, **facts: Any) -> None:
-        """Something that somebody may have to answer for."""
+        """An event for the audit."""
         line = self._line(event, facts)
         self._audit.add(line)
         self._log.add(line, durable=False)
 
     def tell(self, event: str, said: str, **facts: Any) -> None:
-        """Something that happens all the time."""
+        """A frequent event: for the log and the terminal only."""
         self._log.add(self._line(event, facts), durable=False)
         self.say(f"{title(self.me)}: {said}")
 

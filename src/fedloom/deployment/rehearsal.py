@@ -90,7 +90,7 @@ class Rehearsal:
     def prepare(self) -> Run:
         """Write every party's files; returns the reference run, trained unless `is_live`."""
         if self.folder.exists() and any(self.folder.iterdir()):
-            raise ExistsError(f"{self.folder} is there already and is not empty: name another")
+            raise ExistsError(f"{self.folder} already exists and is not empty: name another")
         make_folder(self.folder)
         threads = self.file.engine.threads or 1
         torch.set_num_threads(threads)

@@ -68,9 +68,9 @@ def explain_algorithm(name: str) -> Explanation:
         return explain(Run(replace(kind(), batch=None), *sample(1, None, False)))
     draw = torch.Generator().manual_seed(0)
     widths = {"bank": 4} if kind.one_silo else {"bank": 4, "insurer": 3}
-    x = {silo: torch.randn(200, wide, generator=draw) for silo, wide in widths.items()}
+    x = {silo: torch.randn(200, width, generator=draw) for silo, width in widths.items()}
     y = torch.randint(3, (200,), generator=draw)
-    blocks, rows = {j: linear(wide, 3) for j, wide in widths.items()}, dict.fromkeys(x, 2)
+    blocks, rows = {j: linear(width, 3) for j, width in widths.items()}, dict.fromkeys(x, 2)
     placement, task = partition(x, y, rows), Task(blocks, "cross-entropy")
     if kind.needs_server:
         placement = placement.with_server()

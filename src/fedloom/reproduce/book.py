@@ -162,7 +162,7 @@ def _not_better(result: Result) -> str:
 
 
 def _take(result: Result, path: Path) -> str:
-    """Judge and draw once more, as the description is now, where the runs are still there."""
+    """Judge and draw again by the present description, where the runs still exist."""
     called, folder = _called(result), path.parent
     experiment = Experiment.read(result["name"], result["full"], result["only"])
     conduct = Conduct(experiment, folder.parent, result["seeds"], None, result["iterations"])

@@ -156,14 +156,14 @@ def _folder() -> Any:
 def _read(name: str) -> dict[str, Any]:
     path = _folder() / f"{name}.toml"
     if not path.is_file():
-        raise SettingError(f"there is nothing called {name!r} to reproduce{nearest(name, names())}")
+        raise SettingError(f"unknown figure or table {name!r}{nearest(name, names())}")
     tables = tomllib.loads(path.read_text(encoding="utf-8"))
     return _like(_read(tables["like"]), tables) if "like" in tables else tables
 
 
 def _like(other: Tables, own: Tables) -> dict[str, Any]:
-    """A description that begins from another; what is varied is its own, if it says so, and so are
-    reasons."""
+    """A description that begins from another. Its own `vary`, if there is one, and its own reasons
+    replace the other's."""
     tables = merged(other, own)
     tables["reasons"] = own.get("reasons", {})
     if "run" in other:

@@ -50,7 +50,7 @@ class Ridge:
         self.smoothness = float(np.linalg.eigvalsh(self.x.T @ self.x / len(self.y))[-1]) + self.l2
 
     def theta(self) -> Floats:
-        """The model as it stands, all blocks in a row."""
+        """The current model, all blocks in a row."""
         run = self.run
         state = run.state if run.state is not None else run.algorithm.start(run.fed)
         blocks = run.algorithm.blocks(run.fed, state)

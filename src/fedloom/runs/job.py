@@ -95,7 +95,7 @@ class Job:
                 f"{'' if done else cure}name another folder (--out)"
             )
         if folder.exists() and (not folder.is_dir() or {p.name for p in folder.iterdir()} - {LOCK}):
-            raise ExistsError(f"{folder} is there already and is not empty: name another (--out)")
+            raise ExistsError(f"{folder} already exists and is not empty: name another (--out)")
         return Job(file, folder, watcher or Watcher(), ranks)
 
     @staticmethod

@@ -134,8 +134,8 @@ POOLED = Limits(few_rows=0)  # however few they are
 
 @_check
 def engines_agree(algorithm: Algorithm) -> float:
-    """(1) Stacked equals reference in float64, whatever the chunk, whoever is there, also where the
-    rows of a silo are computed at once, as are those of larger minibatches."""
+    """(1) Stacked equals reference in float64, for any chunk and any absence, also where the rows
+    of a silo are computed at once, as are those of larger minibatches."""
     worst = 0.0
     for learn in _tasks(algorithm):
         for name, schedule in _schedules(algorithm).items():
@@ -345,8 +345,8 @@ def learning(algorithm: Algorithm) -> float:
 
 @_check
 def absent_rows(algorithm: Algorithm) -> float:
-    """(11) Rows of absent clients have no influence, in any silo: whatever stands there instead
-    gives the same model. (The table of an asynchronous master has them, from the other silos.)"""
+    """(11) Rows of absent clients have no influence, in any silo: other numbers in their place
+    give the same model. (The table of an asynchronous master has them, from the other silos.)"""
     _, rows = sample_of(algorithm)
     silo = rows.topology.silos[0]
     out = rows.topology.clients[silo][1]

@@ -49,16 +49,16 @@ def placement(silos: int = 3, clients: int | None = None, seed: int = 0) -> Plac
 def task(silos: int = 3, head: bool = False, middle: bool = False) -> Task:
     """A different architecture in every silo; `head` adds a trainable one on a concatenation, and
     `middle` something before it."""
-    wide = (4, 5, 3) if head else (CLASSES,) * 3
+    widths = (4, 5, 3) if head else (CLASSES,) * 3
     blocks = {
-        "ash": mlp(4, [5], wide[0]),
-        "birch": linear(3, wide[1]),
-        "cedar": lstm(2, 3, wide[2]),
+        "ash": mlp(4, [5], widths[0]),
+        "birch": linear(3, widths[1]),
+        "cedar": lstm(2, 3, widths[2]),
     }
     chosen = dict(list(blocks.items())[:silos])
     if not head:
         return Task(chosen, "cross-entropy")
-    total = sum(wide[:silos])
+    total = sum(widths[:silos])
     if middle:
         head_, before = linear(4, CLASSES), mlp(total, [6], 4)
         return Task(chosen, "cross-entropy", head=head_, middle=before, combine="concat")

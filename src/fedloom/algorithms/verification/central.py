@@ -15,11 +15,11 @@ from .costs import Cost, Facts, cost, total
 def central_cost(algorithm: Central, facts: Facts) -> Cost:
     silos = list(facts.clients)
     pool = algorithm.labels_at or silos[0]
-    wide = {j: facts.row("features", j) for j in silos}
+    row_bytes = {j: facts.row("features", j) for j in silos}
     k, s = sum(facts.clients.values()), algorithm.rows_of_round(facts.size)
-    across = s * sum(wide[j] + 1 for j in silos if j != pool)
+    across = s * sum(row_bytes[j] + 1 for j in silos if j != pool)
     return total(
-        ("bottom", "up", FEATURES, k, s * sum(wide.values())),
+        ("bottom", "up", FEATURES, k, s * sum(row_bytes.values())),
         ("top", "up", HUB_FEATURES, len(silos) - 1, across),
         ("bottom", "up", LABELS, facts.clients[pool], s * facts.row("label", pool)),
     )

@@ -21,25 +21,29 @@ def fedbcd_cost(algorithm: FedBCD, facts: Facts) -> Cost:
     s, silos = algorithm.rows_of_round(facts.size), list(clients)
     twice = silos if algorithm.order == "parallel" else silos + silos[:-1]  # who embeds, and again
     k, k_twice = sum(clients.values()), sum(clients[j] for j in twice)
-    wide = {j: s * facts.row("embedding", j) for j in silos}
+    embedding_bytes = {j: s * facts.row("embedding", j) for j in silos}
     moves = (
-        fresh_own_items(algorithm, facts, wide)
+        fresh_own_items(algorithm, facts, embedding_bytes)
         if algorithm.takes_head
-        else frozen_gradient_items(algorithm, facts, wide, twice)
+        else frozen_gradient_items(algorithm, facts, embedding_bytes, twice)
     )
     return total(
         ("bottom", "down", MODEL, k_twice, sum(clients[j] * facts.model[j] for j in twice)),
-        ("bottom", "up", EMBEDDING, k_twice, sum(wide[j] for j in twice)),
+        ("bottom", "up", EMBEDDING, k_twice, sum(embedding_bytes[j] for j in twice)),
         *moves,
         ("bottom", "up", UPDATE, k, update_bytes(algorithm, facts)),
     )
 
 
-def fresh_own_items(algorithm: FedBCD, facts: Facts, wide: dict[str, int]) -> list[Item]:
+def fresh_own_items(algorithm: FedBCD, facts: Facts, embedding_bytes: dict[str, int]) -> list[Item]:
     """In either order every silo's embeddings go to every other one, once."""
-    clients, s, n = talking(algorithm, facts), algorithm.rows_of_round(facts.size), len(wide)
-    rest = s * sum(facts.row("joint", j) + 1 for j in wide)
-    pairs, embeddings = n * (n - 1), (n - 1) * sum(size + s for size in wide.values())
+    clients, s, n = (
+        talking(algorithm, facts),
+        algorithm.rows_of_round(facts.size),
+        len(embedding_bytes),
+    )
+    rest = s * sum(facts.row("joint", j) + 1 for j in embedding_bytes)
+    pairs, embeddings = n * (n - 1), (n - 1) * sum(size + s for size in embedding_bytes.values())
     way: Direction = "across" if algorithm.order == "parallel" else "up"
     return [
         ("top", way, HUB_EMBEDDING, pairs, embeddings),
@@ -49,20 +53,26 @@ def fresh_own_items(algorithm: FedBCD, facts: Facts, wide: dict[str, int]) -> li
 
 
 def frozen_gradient_items(
-    algorithm: FedBCD, facts: Facts, wide: dict[str, int], twice: list[str]
+    algorithm: FedBCD, facts: Facts, embedding_bytes: dict[str, int], twice: list[str]
 ) -> list[Item]:
     """In sequential order the label silo differentiates once for every turn."""
     clients, s = talking(algorithm, facts), algorithm.rows_of_round(facts.size)
-    holder = algorithm.labels_at or next(iter(wide))
-    turns = 1 if algorithm.order == "parallel" else len(wide)
+    holder = algorithm.labels_at or next(iter(embedding_bytes))
+    turns = 1 if algorithm.order == "parallel" else len(embedding_bytes)
     joint, m = s * facts.row("joint", holder), clients[holder]
-    up, down = ([j for j in silos if j != holder] for silos in (twice, wide))
+    up, down = ([j for j in silos if j != holder] for silos in (twice, embedding_bytes))
     return [
-        ("top", "up", HUB_EMBEDDING, len(up), sum(wide[j] + s for j in up)),
+        ("top", "up", HUB_EMBEDDING, len(up), sum(embedding_bytes[j] + s for j in up)),
         ("bottom", "down", CUT, turns * m, turns * (joint + s)),
         ("bottom", "up", CUT_DERIVATIVE, turns * m, turns * joint),
-        ("top", "down", HUB_CUT_GRADIENT, len(down), sum(wide[j] + s for j in down)),
-        ("bottom", "down", CUT_GRADIENT, sum(clients.values()), sum(wide[j] + s for j in wide)),
+        ("top", "down", HUB_CUT_GRADIENT, len(down), sum(embedding_bytes[j] + s for j in down)),
+        (
+            "bottom",
+            "down",
+            CUT_GRADIENT,
+            sum(clients.values()),
+            sum(embedding_bytes[j] + s for j in embedding_bytes),
+        ),
     ]
 
 

@@ -25,17 +25,17 @@ def splitnn_cost(algorithm: SplitNN, facts: Facts) -> Cost:
     clients, facts = talking(algorithm, facts), without_head(facts)
     n, k, s = len(clients), sum(clients.values()), algorithm.rows_of_round(facts.size)
     holder = algorithm.labels_at or next(iter(clients))
-    wide = {j: facts.row("embedding", j) for j in clients}
-    others = s * sum(wide[j] + 1 for j in clients if j != holder)
+    row_bytes = {j: facts.row("embedding", j) for j in clients}
+    others = s * sum(row_bytes[j] + 1 for j in clients if j != holder)
     joint, m = s * facts.row("joint", holder), clients[holder]
     return total(
         ("bottom", "down", MODEL, k, sum(clients[j] * facts.model[j] for j in clients)),
-        ("bottom", "up", EMBEDDING, k, s * sum(wide.values())),
+        ("bottom", "up", EMBEDDING, k, s * sum(row_bytes.values())),
         ("top", "up", HUB_EMBEDDING, n - 1, others),
         ("bottom", "down", CUT, m, joint + s),
         ("bottom", "up", CUT_DERIVATIVE, m, joint),
         ("top", "down", HUB_CUT_GRADIENT, n - 1, others),
-        ("bottom", "down", CUT_GRADIENT, k, s * sum(width + 1 for width in wide.values())),
+        ("bottom", "down", CUT_GRADIENT, k, s * sum(width + 1 for width in row_bytes.values())),
         ("bottom", "up", UPDATE, k, update_bytes(algorithm, facts)),
         *top_items(algorithm, facts, m, facts.head),
     )

@@ -18,12 +18,12 @@ def splitnn_u_cost(algorithm: SplitNNU, facts: Facts) -> Cost:
     clients, facts = talking(algorithm, facts), without_head(facts)
     n, k, s = len(clients), sum(clients.values()), algorithm.rows_of_round(facts.size)
     holder = algorithm.labels_at or next(iter(clients))
-    wide = {j: s * facts.row("embedding", j) for j in clients}
-    masked = sum(wide.values()) + n * s
+    embedding_bytes = {j: s * facts.row("embedding", j) for j in clients}
+    masked = sum(embedding_bytes.values()) + n * s
     middle, m = s * facts.row("middle", holder), clients[holder]
     return total(
         ("bottom", "down", MODEL, k, sum(clients[j] * facts.model[j] for j in clients)),
-        ("bottom", "up", EMBEDDING, k, sum(wide.values())),
+        ("bottom", "up", EMBEDDING, k, sum(embedding_bytes.values())),
         ("top", "up", HUB_EMBEDDING, n, masked),
         ("top", "down", HUB_MIDDLE, 1, middle + s),
         ("bottom", "down", MIDDLE, m, middle + s),

@@ -24,12 +24,12 @@ def private_labels_cost(algorithm: TDCDPrivateLabels, facts: Facts) -> Cost:
     rows = (
         algorithm.rows_of_round(facts.size) + steps - algorithm.rows_of_step(facts.size)
     )  # embedded
-    wide = {j: facts.row("embedding", j) for j in clients}
-    others = sum(wide[j] + 1 for j in clients if j != holder)
+    row_bytes = {j: facts.row("embedding", j) for j in clients}
+    others = sum(row_bytes[j] + 1 for j in clients if j != holder)
     views, joint = facts.row("views", holder), facts.row("joint", holder)
     return total(
         ("bottom", "down", MODEL, k, sum(clients[j] * facts.model[j] for j in clients)),
-        ("bottom", "up", EMBEDDING, q * k, rows * sum(wide.values())),
+        ("bottom", "up", EMBEDDING, q * k, rows * sum(row_bytes.values())),
         ("top", "up", HUB_EMBEDDING, q * (n - 1), rows * others),
         ("bottom", "down", SCORES, q * clients[holder], steps * (views + 1)),
         ("bottom", "up", DERIVATIVE, q * clients[holder], steps * views),

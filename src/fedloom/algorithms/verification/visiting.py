@@ -34,15 +34,15 @@ def visiting_cost(algorithm: Visiting, facts: Facts) -> Cost:
         sizes[tier, direction, kind] += size
 
     def asked(silo: str, rows: int, pieces: int = 1) -> None:
-        k, width, label = (
+        k, row_bytes, label = (
             facts.clients[silo],
             facts.row("embedding", silo),
             facts.row("label", silo),
         )
         away = pieces if silo != at else 0
         add("bottom", "down", MODEL, k, k * model[silo])
-        add("bottom", "up", EMBEDDING, pieces * k, rows * width)
-        add("top", "up", HUB_EMBEDDING, away, rows * (width + 1) if away else 0)
+        add("bottom", "up", EMBEDDING, pieces * k, rows * row_bytes)
+        add("top", "up", HUB_EMBEDDING, away, rows * (row_bytes + 1) if away else 0)
         if silo == holder:
             add("bottom", "up", LABELS, pieces * k, rows * label)
             add("top", "up", HUB_LABELS, away, rows * (label + 1) if away else 0)

@@ -75,7 +75,7 @@ class Aligning:
         """To the end, with files on disk."""
         for path in (Path(self.own.party.agreement), Path(self.own.party.rows)):
             if path.exists():
-                raise ExistsError(f"{path} is there already: remove it, or name another")
+                raise ExistsError(f"{path} already exists: remove it, or name another")
         self.log.note("aligning", run=self.run)
         self._transport.open()
         try:
@@ -107,7 +107,10 @@ class Aligning:
         reply = self._receive("numbers", me.silo)
         numbers, common = reply["numbers"], reply["common"]
         if len(numbers) != len(common) or len(numbers) != len(table.ids()):
-            raise DataError(f"{title(me.silo)} numbered {len(numbers)} rows, and there are others")
+            raise DataError(
+                f"protocol violation: {title(me.silo)} numbered {len(numbers)} rows, not those of "
+                f"{title(me)}"
+            )
         matched = int(common.count_nonzero()), len(common)
         self.log.note("matched", rows=matched[1], matched=matched[0])
         self.log.say(f"matched: {counted(matched, ' of our rows')}")
@@ -257,7 +260,7 @@ class Aligning:
         key, seconds = Key(0, MOVES[kind]), self.own.waits.start
         message = self._transport.mailbox(self.me).take(source, key, kind, seconds)
         if message is None:
-            raise DataError(f"{title(source)} went on without its {kind}")
+            raise DataError(f"protocol violation: {title(source)} skipped its {kind}")
         return message.payload
 
 

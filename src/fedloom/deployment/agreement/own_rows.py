@@ -77,11 +77,11 @@ def _check_shape(
     shape, dtype = facts.features[client.silo]
     if x.shape != (rows, *shape) or x.dtype != dtype:
         raise DataError(
-            f"{who} has {rows} rows, and features of shape {tuple(x.shape)}, {x.dtype}; agreed "
-            f"were {shape} a row, {dtype}"
+            f"{who} has {rows} rows, and features of shape {tuple(x.shape)}, {x.dtype}; the "
+            f"agreement has {shape} a row, {dtype}"
         )
     if (y is not None) != (client.silo in facts.labelled):
-        raise DataError(f"{who} has {'' if y is not None else 'no '}labels; agreed was otherwise")
+        raise DataError(f"{who} has {'' if y is not None else 'no '}labels, unlike the agreement")
     if y is not None:
         _check_labels(y, rows, facts, who)
     for what, values in (("features", x), ("labels", y)):

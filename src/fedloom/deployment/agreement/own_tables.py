@@ -48,10 +48,10 @@ class Settings:
     def of(file: RunFile) -> Settings:
         data = file.values["data"]
         if "silos" not in data:
-            raise SettingError("data: organisations align tables, [data.silos]; here is a data set")
+            raise SettingError("data: align needs tables, [data.silos], not a data set")
         if data["ids"] != "hashed":
             raise SettingError(
-                'data: ids = "hashed" is needed: plain ones would leave the building'
+                'data: ids = "hashed" is needed: plain ids would leave the organisation'
             )
         if data["goal"] is None:
             raise SettingError("data: goal is needed: nobody sees all labels to guess it from")
@@ -170,8 +170,8 @@ def kinds_of(silo: str, tables: Mapping[Client, Any], settings: Settings) -> dic
         numeric = sum(count for _, _, count in seen_kinds)
         if has_text and (counted or 2 * numeric > texts):
             raise DataError(
-                f"silo {silo}, column {name!r}: cells that are not numbers among cells that are; "
-                "correct them, or name it in `categories`"
+                f"silo {silo}, column {name!r}: numbers and text are mixed; correct the cells, or "
+                "name the column in `categories`"
             )
     return kinds
 

@@ -16,7 +16,7 @@ def new_secret(path: Path) -> None:
     """32 random bytes, written as hexadecimal digits for this user alone."""
     if path.exists():
         raise ExistsError(
-            f"{path} is there already. A secret in use cannot be replaced within a run: name "
+            f"{path} already exists. A secret in use cannot be replaced within a run: name "
             "another file"
         )
     files.write_bytes(path, secrets.token_hex(LEAST).encode() + b"\n")

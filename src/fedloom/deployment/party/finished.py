@@ -68,7 +68,7 @@ def state_of(fed: PartyEngine, algorithm: Algorithm, finished: Finished | None) 
     if not tree.tensors(like):
         return algorithm.State(**fresh)
     if finished is None:
-        raise DataError("this algorithm keeps state at its clients, and this one's is lost")
+        raise DataError("this algorithm keeps state at its clients, and this client's is lost")
     state = finished.checkpoint.snapshot(like).state
     placed = {name: tree.map_tensors(lambda a: a.to(fed.device), state[name]) for name in fresh}
     return algorithm.State(**{name: _at(fed, fresh[name], v) for name, v in placed.items()})

@@ -215,7 +215,7 @@ class PastRounds:
         try:
             content = msgspec.msgpack.decode(seal.read(path), type=kind)
         except msgspec.MsgspecError as problem:
-            raise DamagedError(f"{path} holds something else ({problem})") from None
+            raise DamagedError(f"{path} has an unknown form ({problem})") from None
         if content.run != self.run:
             raise SettingError(
                 f"{self.folder} is of another run: fingerprints {content.run[:12]} and "

@@ -55,7 +55,7 @@ class Agreed(Struct, frozen=True, forbid_unknown_fields=True):
         try:
             return msgspec.convert(unpacked(payload["told"]), Agreed)
         except msgspec.ValidationError as problem:
-            raise DataError(f"what was agreed on cannot be read ({problem})") from None
+            raise DataError(f"the decision on a rollback cannot be read ({problem})") from None
 
 
 @dataclass
@@ -110,7 +110,7 @@ class Rollback:
             transport.pause()
             if time.monotonic() > max(begun, box.last(first)) + patience:
                 raise LostError(
-                    f"{title(self.me)} waited for {title(first)} to say where to go on from; "
+                    f"{title(self.me)} waited for {title(first)} to name the round to go on from; "
                     f"nothing was heard of it for {patience:g} s"
                 )
         message = box.take(first, AT_THE_END, GO_ON, patience)

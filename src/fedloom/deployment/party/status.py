@@ -106,7 +106,7 @@ def read_status(folder: Path) -> dict[str, Any]:
     try:
         status = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        raise DataError(f"{path}: no party has said there how it stands") from None
+        raise DataError(f"{path}: no party has written its status there") from None
     assert isinstance(status, dict)
     return status
 

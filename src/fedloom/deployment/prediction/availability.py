@@ -147,7 +147,9 @@ class Availability:
         for client in clients:
             channel.send("predict-go", client, {"told": packed(decision)})
         if decision["rows"] != len(ids):
-            raise DataError(f"{title(self.asker)} goes on with another number of rows")
+            raise DataError(
+                f"protocol violation: {title(self.asker)} goes on with another number of rows"
+            )
         rows = {client: flags.nonzero()[:, 0] for client, flags in rows_of.items()}
         return self._available(decision, rows, {}, there)
 
@@ -181,7 +183,9 @@ class Availability:
             if silo != self.home:
                 columns[silo] = self.channel.receive("predict-there", silo)["there"][:, 0]
                 if len(columns[silo]) != len(own_rows):
-                    raise DataError(f"{title(silo)} answers for another number of rows")
+                    raise DataError(
+                        f"protocol violation: {title(silo)} answers for another number of rows"
+                    )
         return torch.stack([columns[silo] for silo in self.topology.silos], 1)
 
     def _decision(self, there: Tensor, version: str) -> dict[str, Any]:
@@ -233,7 +237,7 @@ def checked(message: Tensor, **kinds: type) -> dict[str, Any]:
 def rows_of_silo(flags_of: dict[Client, Tensor], rows: int) -> Tensor:
     """Which rows a silo has, from what its clients say; none at two of them."""
     if any(len(flags) != rows or bool((flags > 1).any()) for flags in flags_of.values()):
-        raise DataError("a client answers for another number of rows")
+        raise DataError("protocol violation: a client answers for another number of rows")
     total = torch.stack([flags.long() for flags in flags_of.values()]).sum(0)
     if bool((total > 1).any()):
         doubled = [title(c) for c, flags in flags_of.items() if bool((flags[total > 1] > 0).any())]

@@ -119,7 +119,9 @@ class OwnRows:
         x = self._silo.apply(table, self._sheet.where)
         shape, _ = self._agreement.facts.features[self._me.silo]
         if tuple(x.shape[1:]) != shape or not bool(x.isfinite().all()):
-            raise DataError(f"{title(self._me)}: its rows do not become the numbers agreed on")
+            raise DataError(
+                f"{title(self._me)}: its prepared rows are not finite, or not of the agreed shape"
+            )
         return flags, x
 
 

@@ -86,7 +86,7 @@ class Predicting:
     def go(self) -> None:
         """To the end; at the asking party, with scores on disk."""
         if self.question is not None and self.question.out.exists():
-            raise ExistsError(f"{self.question.out} is there already: remove it, or name another")
+            raise ExistsError(f"{self.question.out} already exists: remove it, or name another")
         private_folder(self.folder)
         with locked(self.folder):
             own_input = self._own_input()
@@ -188,7 +188,7 @@ class Predicting:
             if self.me == self.home:
                 value, mask = predicted.get(self.home, "predict")
                 if not bool(mask.all()):
-                    raise LostError(f"{int((~mask).sum())} rows have no score: somebody was lost")
+                    raise LostError(f"{int((~mask).sum())} rows have no score: a party was lost")
                 scores.append(value.detach().cpu())
             self.log.tell("rows", f"{end} of {size} rows", rows=end)
         return torch.cat(scores[1:] or scores)

@@ -92,7 +92,7 @@ def large_payloads(connect: Connect) -> None:
 
 @_check
 def mailboxes(connect: Connect) -> None:
-    """Each party has its own; a message to oneself arrives; nobody else is known."""
+    """Each party has a mailbox; a message to oneself arrives; unknown parties are refused."""
     with connect(TOPOLOGY) as transports:
         transports[ASH].send(message(ASH, ASH_1, 1, torch.tensor(1)))
         transports[ASH].send(message(ASH, ASH_2, 1, torch.tensor(2)))
@@ -136,7 +136,7 @@ def pulses(connect: Connect) -> None:
 
 @_check
 def aborts(connect: Connect) -> None:
-    """Everyone hears it, with one cause: those who wait, and those who wait later."""
+    """All parties get the abort with one cause: those who wait, and those who wait later."""
     with connect(TOPOLOGY) as transports:
         for client in (ASH_1, ASH_2):
             transports[client].send(message(client, ASH, 1))

@@ -72,7 +72,7 @@ class Federation(dict[Party, PartyTransport]):
     def process(
         self, me: Party, run: str = RUN, **options: Unpack[TransportOptions]
     ) -> PartyTransport:
-        """One that is open, and that somebody else has to close."""
+        """An open process of a party; the caller closes it."""
         options.setdefault("timing", self._timing)
         made = self.wires.transport(me, run, *peers(self.topology, me), **options)
         made.open()
@@ -86,7 +86,7 @@ class Federation(dict[Party, PartyTransport]):
 
 
 def connected(make: Make) -> Connect:
-    """A federation of which every party is there."""
+    """A federation with all its parties connected."""
 
     @contextmanager
     def connect(topology: Topology) -> Iterator[Transports]:

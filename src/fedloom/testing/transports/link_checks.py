@@ -107,8 +107,8 @@ def runs_on(make: Make) -> None:
 
 @_check
 def hears_again(make: Make) -> None:
-    """A client's process that was started again hears the round that its hub is in once more; what
-    it then says again counts once."""
+    """A client's restarted process receives the messages of its hub's current round again; what it
+    sends twice counts once."""
     with Federation(make, timing=BRIEF) as parties:
         parties.start(ASH, ASH_1)
         for move in (1, 2):
@@ -161,7 +161,7 @@ def goodbye(make: Make) -> None:
 
 @_check
 def another_run(make: Make) -> None:
-    """Who comes with another run's fingerprint is refused, and told why."""
+    """A party with another run's fingerprint is refused, and hears why."""
     with Federation(make, timing=BRIEF) as parties:
         parties.start(ASH, ASH_2)
         other = parties.start(ASH_1, run="b" * 64)
@@ -204,7 +204,7 @@ def permits(make: Make) -> None:
 
 @_check
 def out_of_step(make: Make) -> None:
-    """Hubs that are in different attempts both hear that they cannot go on so."""
+    """Hubs in different attempts both end with an OutOfStepError."""
     with Federation(make, timing=BRIEF) as parties:
         parties.start(ASH)
         parties.start(BIRCH, position=Position(AttemptHistory().back_to(3, "another", 1)))
