@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from fedloom.config.runfile import RunFile
 from fedloom.core.errors import AbortedError, DataError, ExistsError, SettingError
-from fedloom.deployment.agreement.align import Aligning
+from fedloom.deployment.agreement.align import Alignment
 from fedloom.deployment.agreement.messages import FORMS, KINDS
 from fedloom.deployment.agreement.own_tables import Settings
 from fedloom.deployment.log import Log
@@ -118,7 +118,7 @@ def aligned(made, file, parties, say=lambda party, line: None):
         own = PartyFile.read(made.of(party) / "party.toml")
         try:
             log = Log(made.of(party) / "out", party, partial(say, party))
-            return Aligning(file, own, log).go()
+            return Alignment(file, own, log).go()
         except (DataError, SettingError, AbortedError, ExistsError) as problem:
             return problem
 

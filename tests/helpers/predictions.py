@@ -13,7 +13,7 @@ from fedloom.core.topology import Client
 from fedloom.deployment.agreement.agreement import Agreement
 from fedloom.deployment.log import Log
 from fedloom.deployment.party_file import PartyFile
-from fedloom.deployment.prediction.predict import Predicting, Question
+from fedloom.deployment.prediction.predict import Prediction, Question
 from fedloom.records.checkpoint import save_checkpoint
 from fedloom.records.history import CHECKPOINT
 from fedloom.records.snapshot import Snapshot
@@ -83,7 +83,7 @@ def ask(made, asker, ids, column="row", without=False, believed=None, away=()):
         if party == asker:
             question = Question(path, made.folder / "scores.csv", without)
         try:
-            Predicting(file, own, (believed or {}).get(party, asker), log, question).go()
+            Prediction(file, own, (believed or {}).get(party, asker), log, question).go()
         except FedLoomError as problem:
             return problem
         return None

@@ -88,7 +88,7 @@ def add(verbs: common.Verbs) -> None:
 @common.of_network
 def act_align(chosen: argparse.Namespace) -> None:
     from ..core.files import private_folder
-    from ..deployment.agreement.align import Aligning
+    from ..deployment.agreement.align import Alignment
     from ..deployment.log import Log
     from ..deployment.party_file import PartyFile
 
@@ -96,7 +96,7 @@ def act_align(chosen: argparse.Namespace) -> None:
     folder = Path(own.party.folder)
     private_folder(folder)
     log = Log(folder, own.me, _nothing if chosen.quiet else _say)
-    made = Aligning(RunFile.read(chosen.file, chosen.set), own, log).go()
+    made = Alignment(RunFile.read(chosen.file, chosen.set), own, log).go()
     if not chosen.quiet:
         print(f"{made.size} common rows for training")
         print(f"written: {own.party.agreement}, {own.party.rows}")

@@ -44,7 +44,7 @@ def act(chosen: argparse.Namespace) -> None:
     from ..deployment.keys.certificates import party_of
     from ..deployment.log import Log
     from ..deployment.party_file import PartyFile
-    from ..deployment.prediction.predict import Predicting, Question
+    from ..deployment.prediction.predict import Prediction, Question
 
     own = PartyFile.read(chosen.party)
     question = None
@@ -57,6 +57,6 @@ def act(chosen: argparse.Namespace) -> None:
     asker = own.me if chosen.asker is None else party_of(chosen.asker)
     say = (lambda line: None) if chosen.quiet else (lambda line: print(line, flush=True))
     log = Log(Path(own.party.folder), own.me, say)
-    Predicting(RunFile.read(chosen.file, chosen.set), own, asker, log, question).go()
+    Prediction(RunFile.read(chosen.file, chosen.set), own, asker, log, question).go()
     if question is not None and not chosen.quiet:
         print(f"written: {question.out}")

@@ -53,7 +53,7 @@ from .shared_facts import SharedFacts
 
 
 @dataclass
-class Aligning:
+class Alignment:
     """One party's part in the agreement."""
 
     file: RunFile

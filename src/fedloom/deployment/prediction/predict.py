@@ -54,7 +54,7 @@ class Question:
 
 
 @dataclass
-class Predicting:
+class Prediction:
     """One party's part in a prediction for `asker`."""
 
     file: RunFile
