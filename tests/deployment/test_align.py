@@ -15,7 +15,7 @@ from fedloom.config.runfile import RunFile
 from fedloom.core.errors import AbortedError, DataError, ExistsError, SettingError
 from fedloom.deployment.agreement.align import Alignment
 from fedloom.deployment.agreement.messages import FORMS, KINDS
-from fedloom.deployment.agreement.own_tables import Settings
+from fedloom.deployment.agreement.own_tables import TableSettings
 from fedloom.deployment.log import Log
 from fedloom.deployment.party_file import PartyFile
 from fedloom.deployment.rehearsal import Rehearsal
@@ -264,4 +264,4 @@ def test_what_organisations_cannot_do_is_said_before(tmp_path, given, why):
     if given.get("ids") == "plain":
         text = text.replace(f'salt_file = "{tmp_path / "salt"}"\n', "")
     with pytest.raises(SettingError, match=why):
-        Settings.of(RunFile.parse(text))
+        TableSettings.of(RunFile.parse(text))

@@ -12,7 +12,7 @@ from fedloom.core.placed import AtHubs
 from fedloom.core.topology import Client
 from fedloom.deployment.party import past_rounds as module
 from fedloom.deployment.party.past_rounds import PastRounds
-from fedloom.deployment.party.resume import Durable, Memory
+from fedloom.deployment.party.resume import DurableTransport, Memory
 from fedloom.engines.party.engine import PartyEngine
 from fedloom.engines.party.timeouts import Waits
 from fedloom.fabric.attempts import START, AttemptHistory, ResumePoint
@@ -70,7 +70,7 @@ def remembered(folder, run=RUN, waits=None):
     done, memory = max(past.scan()).round, Memory(past)
     state = memory.restore(done, fed, ALGORITHM, transport)
     memory.again(fed, done, transport)
-    durable = Durable(transport, memory)
+    durable = DurableTransport(transport, memory)
     durable.fed = fed
     (theta,) = fed.read(state.theta).values()
     return done, float(next(iter(theta.block.values())).flatten()[0]), fed, transport, durable

@@ -13,7 +13,7 @@ from fedloom.data.tables.files import hashed
 from fedloom.deployment.agreement.agreement import Agreement
 from fedloom.deployment.agreement.shared_facts import SharedFacts
 from fedloom.deployment.party_file import PartyFile
-from fedloom.deployment.prediction.lookup import Names, OwnRows
+from fedloom.deployment.prediction.lookup import OwnRows, RowNames
 from fedloom.deployment.prediction.query import expected_messages
 from fedloom.fabric.permits import Route
 from fedloom.transports.grpc.transport import GrpcTransport
@@ -171,7 +171,7 @@ def test_errors_show_nobodys_data(asked, people, row, why):
 def added_up(made, run, person, silos):
     """What these silos' blocks give for a person."""
     file, total = RunFile.read(made.folder / "run.toml"), 0.0
-    agreement, salted = Agreement.read(made.folder / "agreement.json"), Names("", SALT)
+    agreement, salted = Agreement.read(made.folder / "agreement.json"), RowNames("", SALT)
     for client in parties_of(made):
         if isinstance(client, Client) and client.silo in silos.split("+"):
             own = PartyFile.read(made.of(client) / "party.toml")

@@ -5,7 +5,7 @@ import pytest
 from fedloom.core.errors import DataError, FrameError, NoCommonRoundError, OutOfStepError
 from fedloom.core.topology import Client
 from fedloom.deployment.agreement.align import packed
-from fedloom.deployment.party.rollback import Agreed, newest_in_common, said
+from fedloom.deployment.party.rollback import RollbackDecision, newest_in_common, said
 from fedloom.fabric.attempts import START, AttemptHistory, ResumePoint
 from fedloom.fabric.kinds import Key
 from fedloom.fabric.schedule import Recorded, RollbackRecord
@@ -193,14 +193,14 @@ def test_what_to_restore_where_there_is_none(states, text):
 
 def test_what_hubs_agree_on_travels_whole():
     back = (RollbackRecord(20, {"a": 21, "b": 20}), RollbackRecord(14, {"a": 20, "b": 14}))
-    agreed = Agreed(ResumePoint(14, "x"), OTHER, back, frozenset(["y", "z"]))
-    assert Agreed.unpacked(agreed.packed()) == agreed
+    agreed = RollbackDecision(ResumePoint(14, "x"), OTHER, back, frozenset(["y", "z"]))
+    assert RollbackDecision.unpacked(agreed.packed()) == agreed
     assert (
         said(agreed) == "going on from round 14, attempt 1: hub a had round 20, hub b had round 14"
     )
     for rubbish in ({}, [1], {"held": 3}, "word"):
         with pytest.raises(DataError, match="the decision on a rollback cannot be read"):
-            Agreed.unpacked({"told": packed(rubbish)})
+            RollbackDecision.unpacked({"told": packed(rubbish)})
 
 
 def test_a_schedule_tells_of_going_back():

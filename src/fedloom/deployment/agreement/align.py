@@ -46,9 +46,9 @@ from ..log import Log
 from ..party_file import PartyFile
 from .agreement import Agreement
 from .id_variants import more_of, of_silo, overlap_at
-from .messages import MOVES, Refused, go_ahead, packed, permits, unpacked
+from .messages import MOVES, AlignmentRefused, go_ahead, packed, permits, unpacked
 from .own_rows import preparation_beside, write_rows
-from .own_tables import OwnTable, Settings, fitted, kinds_of, refuse_poor, rows_of, target_of
+from .own_tables import OwnTable, TableSettings, fitted, kinds_of, refuse_poor, rows_of, target_of
 from .shared_facts import SharedFacts
 
 
@@ -59,11 +59,11 @@ class Alignment:
     file: RunFile
     own: PartyFile
     log: Log
-    settings: Settings = field(init=False)
+    settings: TableSettings = field(init=False)
 
     def __post_init__(self) -> None:
         self.own.refuse_open_secrets()
-        self.me, self.settings = self.own.me, Settings.of(self.file)
+        self.me, self.settings = self.own.me, TableSettings.of(self.file)
         self.topology = topology_of(self.file)
         self.run = fingerprint(self.file, {"step": "align"})
         links = Connections(self.own, self.topology)
@@ -81,7 +81,7 @@ class Alignment:
         try:
             made = self._go()
         except FedLoomError as problem:
-            if not isinstance(problem, AbortedError | Refused):
+            if not isinstance(problem, AbortedError | AlignmentRefused):
                 self._transport.abort(f"{title(self.me)}: {problem}")
             self.log.note("failed", why=str(problem))
             raise
@@ -189,7 +189,7 @@ class Alignment:
                 self._send("kinds", client, told=packed({"refused": str(problem)}))
             if self.topology.server:
                 self._send("basis", SERVER, told=packed({"refused": str(problem)}))
-            raise Refused(str(problem)) from None
+            raise AlignmentRefused(str(problem)) from None
         if overlap.advice:
             self.log.say(f"note: {overlap.advice}")
 

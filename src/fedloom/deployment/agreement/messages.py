@@ -31,7 +31,7 @@ FORMS: dict[str, dict[str, Tensor]] = {
 }
 
 
-class Refused(DataError):
+class AlignmentRefused(DataError):
     """Found by every hub by itself, and sent to its clients: no abort is needed."""
 
 
@@ -66,5 +66,5 @@ def unpacked(value: Tensor) -> Any:
 def go_ahead(message: dict[str, Any]) -> dict[str, Any]:
     """A hub's message, unless it says that the agreement was refused."""
     if "refused" in message:
-        raise Refused(str(message["refused"]))
+        raise AlignmentRefused(str(message["refused"]))
     return message

@@ -31,7 +31,7 @@ HASH = 32  # bytes
 
 
 @dataclass(frozen=True)
-class Settings:
+class TableSettings:
     """What [data] of a run file says about tables, as far as organisations can use it."""
 
     id: str
@@ -45,7 +45,7 @@ class Settings:
     min_match: float
 
     @staticmethod
-    def of(file: RunFile) -> Settings:
+    def of(file: RunFile) -> TableSettings:
         data = file.values["data"]
         if "silos" not in data:
             raise SettingError("data: align needs tables, [data.silos], not a data set")
@@ -57,14 +57,14 @@ class Settings:
             raise SettingError("data: goal is needed: nobody sees all labels to guess it from")
         if isinstance(data["test"], str):
             raise SettingError("data: test must be a share here, not a column")
-        values = {field.name: data[field.name] for field in fields(Settings)}
-        return Settings(**values)
+        values = {field.name: data[field.name] for field in fields(TableSettings)}
+        return TableSettings(**values)
 
 
 class OwnTable:
     """A client's file, read."""
 
-    def __init__(self, path: Path, salt: str, me: Client, settings: Settings):
+    def __init__(self, path: Path, salt: str, me: Client, settings: TableSettings):
         given, self._me, self._salt = settings, me, salt
         text, drop = frozenset(given.categories), frozenset(given.drop) - {given.label}
         wanted = ReadOptions(given.id, text, drop, salt=salt)
@@ -144,7 +144,9 @@ def _kind_of(cells: Cells) -> list[Any]:
     return ["text", int((words.codes >= 0).sum()), int(numeric[words.codes].sum())]
 
 
-def kinds_of(silo: str, tables: Mapping[Client, Any], settings: Settings) -> dict[str, ColumnKind]:
+def kinds_of(
+    silo: str, tables: Mapping[Client, Any], settings: TableSettings
+) -> dict[str, ColumnKind]:
     """Whether each column of a silo is numbers or text, from its clients' `columns`."""
     first, *others = tables
     names = list(tables[first]["features"])
@@ -237,7 +239,7 @@ def fitted(silo: str, sums: Sequence[Mapping[str, Any]], rare: int) -> SiloPrepa
     return made
 
 
-def target_of(settings: Settings, labels_of: Mapping[Client, Any]) -> Target:
+def target_of(settings: TableSettings, labels_of: Mapping[Client, Any]) -> Target:
     """What labels mean, from those that occur at each client."""
     if settings.goal == "number":
         return Target("number")

@@ -25,7 +25,7 @@ CURE = (
 
 
 @dataclass(frozen=True)
-class Finished:
+class FinishedRun:
     """A party's part of the run with this fingerprint, after so many rounds. `block`: a digest of
     its tensors."""
 
@@ -35,7 +35,7 @@ class Finished:
     checkpoint: Checkpoint
 
     @staticmethod
-    def read(folder: Path, run: str) -> Finished:
+    def read(folder: Path, run: str) -> FinishedRun:
         """DataError where there is none, or one of another run."""
         try:
             done = json.loads((folder / DONE).read_text(encoding="utf-8"))
@@ -54,14 +54,14 @@ class Finished:
                 f"{checkpoint.round}"
             )
         tensors = {name: checkpoint.tensors[name] for name in sorted(checkpoint.tensors)}
-        return Finished(of, rounds, hashlib.sha256(save(tensors)).hexdigest(), checkpoint)
+        return FinishedRun(of, rounds, hashlib.sha256(save(tensors)).hexdigest(), checkpoint)
 
     def version_facts(self) -> dict[str, Any]:
         """For other hubs."""
         return {"run": self.run, "round": self.round, "block": self.block}
 
 
-def state_of(fed: PartyEngine, algorithm: Algorithm, finished: Finished | None) -> Any:
+def state_of(fed: PartyEngine, algorithm: Algorithm, finished: FinishedRun | None) -> Any:
     """The trained state, as far as it lives here; a client of most algorithms holds none of it."""
     fresh = algorithm.start(fed)._asdict()
     like = {name: fed.read(value) for name, value in fresh.items()}

@@ -53,8 +53,8 @@ from . import rollback
 from .client_state import ClientState
 from .past_rounds import DONE, PastRounds
 from .privacy_book import BOOK, PrivacyBook
-from .resume import Durable, Memory
-from .rollback import Agreed, Rollback
+from .resume import DurableTransport, Memory
+from .rollback import Rollback, RollbackDecision
 from .status import Progress, Status
 
 VAIN = 20  # attempts, one after the other, without a finished round
@@ -118,7 +118,7 @@ class Host:
         hubs, rounds = listeners(self.agreement.topology), self.past.scan()
         offers = rounds if self.client_state is None else self.client_state.offers(rounds)
         position = Position(self.past.line, agreeing=True, held=offers)
-        agreements: list[Agreed] = []
+        agreements: list[RollbackDecision] = []
 
         def agree(transport: PartyTransport) -> None:
             agreements.append(Rollback(me, hubs, self.past, self.own.waits, transport).agree())
@@ -289,7 +289,7 @@ class Host:
             torch.set_num_threads(engine.threads)
         rows = self.rows()
         self.book = self._own_book(rows)
-        durable = Durable(transport, memory, self.book)
+        durable = DurableTransport(transport, memory, self.book)
         fed = PartyEngine(
             agreement.facts.task(self.file),
             agreement.shapes,

@@ -34,17 +34,17 @@ DONE = "done.json"
 LINKS = re.compile(r"links-(\d+)\.msgpack")
 
 
-class OfRun(Struct, kw_only=True, forbid_unknown_fields=True):
+class StateFile(Struct, kw_only=True, forbid_unknown_fields=True):
     """A file of a party's memory: it names its run, and has a digest over all of it."""
 
     seal: str = seal.BLANK
     run: str
 
 
-S = TypeVar("S", bound=OfRun)
+S = TypeVar("S", bound=StateFile)
 
 
-class LinkState(OfRun, kw_only=True, forbid_unknown_fields=True):
+class LinkState(StateFile, kw_only=True, forbid_unknown_fields=True):
     """links-N.msgpack: what a party goes on from, besides its state. `pending`: of state that a
     client keeps, by field, the move whose receipt decides which of two versions counts."""
 
@@ -223,5 +223,5 @@ class PastRounds:
             )
         return content
 
-    def write(self, path: Path, what: OfRun) -> None:
+    def write(self, path: Path, what: StateFile) -> None:
         seal.write(path, msgspec.msgpack.encode(what))

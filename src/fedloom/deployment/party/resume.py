@@ -35,11 +35,11 @@ from ...transports import wire
 from ...transports.links.link import NOTHING, SentMessage
 from ...transports.links.party import PartyTransport
 from ...transports.wire import Frame
-from .past_rounds import LinkState, OfRun, PastRounds
+from .past_rounds import LinkState, PastRounds, StateFile
 from .privacy_book import PrivacyBook
 
 
-class RoundLog(OfRun, kw_only=True, forbid_unknown_fields=True):
+class RoundLog(StateFile, kw_only=True, forbid_unknown_fields=True):
     """A file of a round that is not over: who has dropped out before a move, as JSON, and the
     frames that clients have sent since the file before."""
 
@@ -196,7 +196,7 @@ def _placed(fed: PartyEngine, fresh: Any, values: Any) -> Any:
     return AtHubs(values, fresh.places)
 
 
-class Durable:
+class DurableTransport:
     """A party's transport that writes before it sends. At a hub whose clients may be missing, or
     that may decide who visits (`fed` is set then): what happened in the round. At a client with a
     `book`: what it drew noise for."""

@@ -38,7 +38,7 @@ from .past_rounds import PastRounds
 GO_ON = "go-on"
 
 
-class Agreed(Struct, frozen=True, forbid_unknown_fields=True):
+class RollbackDecision(Struct, frozen=True, forbid_unknown_fields=True):
     """The round to go on from, and the attempt. `late`: processes of hubs that have agreed, and may
     not know it yet."""
 
@@ -51,9 +51,9 @@ class Agreed(Struct, frozen=True, forbid_unknown_fields=True):
         return {"told": packed(msgspec.to_builtins(self))}
 
     @staticmethod
-    def unpacked(payload: Mapping[str, Tensor]) -> Agreed:
+    def unpacked(payload: Mapping[str, Tensor]) -> RollbackDecision:
         try:
-            return msgspec.convert(unpacked(payload["told"]), Agreed)
+            return msgspec.convert(unpacked(payload["told"]), RollbackDecision)
         except msgspec.ValidationError as problem:
             raise DataError(f"the decision on a rollback cannot be read ({problem})") from None
 
@@ -68,12 +68,12 @@ class Rollback:
     waits: WaitsSection
     transport: PartyTransport
 
-    def agree(self) -> Agreed:
+    def agree(self) -> RollbackDecision:
         """What was agreed on is on disk when this returns."""
         self.transport.open()
         return self._lead() if self.me == self.hubs[0] else self._follow(self.hubs[0])
 
-    def _lead(self) -> Agreed:
+    def _lead(self) -> RollbackDecision:
         transport, others = self.transport, [hub for hub in self.hubs if hub != self.me]
         transport.await_peers(others, self.waits.start)
         met = {hub: link.met for hub in others if (link := transport.links[hub]).met is not None}
@@ -87,7 +87,9 @@ class Rollback:
         line = self.past.line.back_to(chosen.round, secrets.token_hex(8), 1 + max(numbers))
         newest = {hub: max(rounds).round for hub, rounds in rounds_of.items() if rounds}
         late = frozenset(greeting.boot for greeting in met.values())
-        agreed = Agreed(chosen, line, (*self.past.back, RollbackRecord(chosen.round, newest)), late)
+        agreed = RollbackDecision(
+            chosen, line, (*self.past.back, RollbackRecord(chosen.round, newest)), late
+        )
         self.past.adopt(agreed.held, agreed.line, agreed.back)
         crash("agreed")
         for hub in others:
@@ -102,7 +104,7 @@ class Rollback:
         link = self.transport.links[hub]
         return link.is_heard or (link.met is not None and link.met.line == line)
 
-    def _follow(self, first: str) -> Agreed:
+    def _follow(self, first: str) -> RollbackDecision:
         transport, begun = self.transport, time.monotonic()
         transport.await_peers([first], self.waits.start)
         box, patience = transport.mailbox(self.me), self.waits.start + 2 * self.waits.patience
@@ -115,7 +117,7 @@ class Rollback:
                 )
         message = box.take(first, AT_THE_END, GO_ON, patience)
         assert message is not None
-        agreed = Agreed.unpacked(message.payload)
+        agreed = RollbackDecision.unpacked(message.payload)
         if agreed.held not in transport.position.held:
             raise OutOfStepError(f"{title(self.me)} does not hold round {agreed.held.round}")
         crash("before agreeing")
@@ -166,7 +168,7 @@ def _words(states: Sequence[ResumePoint]) -> str:
     return f"round {last}" if first == last else f"rounds {first} to {last}"
 
 
-def said(agreed: Agreed) -> str:
+def said(agreed: RollbackDecision) -> str:
     """For people."""
     had = ", ".join(
         f"{title(hub)} had round {round}" for hub, round in agreed.back[-1].newest.items()

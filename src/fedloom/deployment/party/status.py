@@ -137,7 +137,7 @@ def _gauge(
     return lines + [f"fedloom_{name}{{{words}}} {value}" for words, value in values]
 
 
-class _Few(ThreadingHTTPServer):
+class _LimitedServer(ThreadingHTTPServer):
     """Answers at most MAX_REQUESTS at a time; it hangs up on others."""
 
     daemon_threads = True
@@ -179,7 +179,7 @@ def _serving(address: str, status: Status) -> ThreadingHTTPServer:
 
     host, _, port = address.rpartition(":")
     try:
-        server = _Few((host.strip("[]"), int(port)), Handler)
+        server = _LimitedServer((host.strip("[]"), int(port)), Handler)
     except (OSError, ValueError) as problem:
         raise SettingError(f"metrics: cannot listen on {address} ({problem})") from None
     threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()

@@ -34,7 +34,7 @@ from ..agreement.own_tables import HASH
 from ..channel import Channel
 from ..connect import listeners
 from ..log import Log
-from ..party.finished import Finished, version_of
+from ..party.finished import FinishedRun, version_of
 from .lookup import OwnRows
 
 MOVES = {"predict-version": 1, "predict-ids": 2, "predict-held": 3, "predict-there": 4}
@@ -48,7 +48,7 @@ class OwnInput:
     """What a party read from disk: its part of the model, how its silo prepares columns, a client's
     rows; of the asking party, hashes of ids and whether a silo may be left out of a score."""
 
-    finished: Finished | None
+    finished: FinishedRun | None
     preparation: str = ""
     rows: OwnRows | None = None
     ids: Tensor | None = None

@@ -40,21 +40,21 @@ def by_id(file: RunFile) -> bool:
 
 
 @dataclass(frozen=True)
-class Names:
+class RowNames:
     """How a party names rows to others."""
 
     column: str
     salt: str
 
     @staticmethod
-    def of(file: RunFile, own: PartyFile) -> Names:
+    def of(file: RunFile, own: PartyFile) -> RowNames:
         if not by_id(file):
-            return Names(NUMBER, "row numbers")
+            return RowNames(NUMBER, "row numbers")
         if own.party.salt is None:
             raise SettingError(
                 f"[party]: {title(own.me)} needs the `salt` that clients share, to name rows"
             )
-        return Names(file.values["data"]["id"], read_salt(Path(own.party.salt)))
+        return RowNames(file.values["data"]["id"], read_salt(Path(own.party.salt)))
 
     def hashes(self, ids: Sequence[str]) -> Tensor:
         """[rows, 32]"""
@@ -75,7 +75,7 @@ class OwnRows:
     """Of one client."""
 
     def __init__(self, file: RunFile, own: PartyFile, agreement: Agreement):
-        me, names = own.me, Names.of(file, own)
+        me, names = own.me, RowNames.of(file, own)
         assert isinstance(me, Client)
         self._me, self._agreement = me, agreement
         self._sheet: Sheet | None = None
@@ -93,7 +93,7 @@ class OwnRows:
             hashes = split_hashes(names.hashes(numbers)) if numbers else []
         self._place = {digest: place for place, digest in enumerate(hashes)}
 
-    def _read_table(self, own: PartyFile, me: Client, names: Names) -> None:
+    def _read_table(self, own: PartyFile, me: Client, names: RowNames) -> None:
         if own.party.table is None:
             raise SettingError("[party]: a client predicts from its `table`: name it")
         self._silo = prepared(own)[me.silo]

@@ -27,7 +27,7 @@ from ..agreement.agreement import Agreement
 from ..channel import Channel
 from ..connect import Connections, peers
 from ..log import Log
-from ..party.finished import Finished, state_of
+from ..party.finished import FinishedRun, state_of
 from ..party.past_rounds import DONE
 from ..party_file import PartyFile
 from .availability import (
@@ -38,7 +38,7 @@ from .availability import (
     availability_permits,
     home_of,
 )
-from .lookup import Names, OwnRows, preparation_digest
+from .lookup import OwnRows, RowNames, preparation_digest
 from .query import QueryEngine, all_permits, expected_messages
 from .scores import write_scores
 
@@ -103,9 +103,9 @@ class Prediction:
         me, file, own = self.me, self.file, self.own
         finished = None
         if not isinstance(me, Client) or (self.folder / DONE).exists():
-            finished = Finished.read(self.folder, fingerprint(file, self.agreement.to_json()))
+            finished = FinishedRun.read(self.folder, fingerprint(file, self.agreement.to_json()))
         if self.question is not None:
-            self.names = Names.of(file, own)
+            self.names = RowNames.of(file, own)
             self.ids = self.names.asked(self.question.ids, me)
         return OwnInput(
             finished,
@@ -177,7 +177,7 @@ class Prediction:
             without=available.without,
         )
 
-    def _scores(self, fed: QueryEngine, finished: Finished | None, size: int) -> Tensor:
+    def _scores(self, fed: QueryEngine, finished: FinishedRun | None, size: int) -> Tensor:
         """Of all rows, at the asking hub; elsewhere, nothing."""
         state, scores = state_of(fed, self.algorithm, finished), [torch.zeros(0)]
         for piece, start in enumerate(range(0, size, FEW)):
