@@ -10,7 +10,7 @@ from ..core.settings import Field, fields_of
 from ..privacy.settings import Privacy
 from . import sections
 from .catalogue import catalogue, field_rows
-from .sections import Engine, Evaluation, Output, about
+from .sections import EngineSettings, Evaluation, Output, about
 
 HEAD = """\
 # Run files
@@ -82,7 +82,7 @@ def _parts() -> Iterator[str]:
         yield f"{about(rule)}\n"
         yield _table(fields_of(rule))
     yield from _section("algorithm.privacy", "See [Privacy](privacy.md).", fields_of(Privacy))
-    for name, kind in (("engine", Engine), ("network", None)):
+    for name, kind in (("engine", EngineSettings), ("network", None)):
         fields = sections.network_fields() if kind is None else fields_of(kind)
         words = "Links and speeds, for the virtual clock." if kind is None else about(kind)
         yield from _section(name, words, fields)

@@ -19,7 +19,7 @@ from ..fabric.simclock.clock import Network
 from . import sections
 from .convert import construct, plain_table, table
 from .lines import key_lines, line_of
-from .sections import Engine, Evaluation, Output
+from .sections import EngineSettings, Evaluation, Output
 
 SECTIONS = (
     "data",
@@ -97,8 +97,8 @@ class RunFile:
         return Partition(**settings)
 
     @property
-    def engine(self) -> Engine:
-        return Engine(**self.values["engine"])
+    def engine(self) -> EngineSettings:
+        return EngineSettings(**self.values["engine"])
 
     @property
     def network(self) -> Network:
@@ -184,7 +184,9 @@ def _fields(section: str, values: Mapping[str, Any]) -> dict[str, Field]:
             return sections.algorithm_fields(values, path)
         case "network":
             return sections.network_fields()
-    return fields_of({"engine": Engine, "evaluation": Evaluation, "output": Output}[section])
+    return fields_of(
+        {"engine": EngineSettings, "evaluation": Evaluation, "output": Output}[section]
+    )
 
 
 def _complete(raw: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

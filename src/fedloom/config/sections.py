@@ -45,7 +45,7 @@ Baseline = Literal["central", "alone", "no-exchange"]
 
 
 @dataclass(frozen=True)
-class Engine:
+class EngineSettings:
     """How the run is computed."""
 
     name: Annotated[

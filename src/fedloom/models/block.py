@@ -66,7 +66,7 @@ class Block:
         for entry_layer in (layers[0][1], layer):
             hooks += [entry_layer._forward_hooks, entry_layer._forward_pre_hooks]
         name = f"{where}weight"
-        elsewhere = len(_spots(self.module).get(name, ())) != 1
+        elsewhere = len(_slots_of(self.module).get(name, ())) != 1
         if elsewhere or any(hooks) or not layer.weight.requires_grad:
             return None
         return First(name, flattens)
@@ -107,16 +107,16 @@ class Block:
         """As torch.func.functional_call, but it finds the places of parameters only once."""
         module = self._of_thread()
         if module not in _known:
-            _known[module] = _spots(module)
+            _known[module] = _slots_of(module)
         known = _known[module]
-        spots = [(at, own, value) for name, value in params.items() for at, own in known[name]]
-        before = [at[own] for at, own, _ in spots]
+        slots = [(at, own, value) for name, value in params.items() for at, own in known[name]]
+        before = [at[own] for at, own, _ in slots]
         try:
-            for at, own, value in spots:
+            for at, own, value in slots:
                 at[own] = value
             return module(*args)
         finally:
-            for (at, own, _), value in zip(spots, before, strict=True):
+            for (at, own, _), value in zip(slots, before, strict=True):
                 at[own] = value
 
     def with_params(self, params: Params) -> nn.Module:
@@ -134,11 +134,11 @@ def _flattens(layer: nn.Module) -> bool:
     return type(layer) is nn.Flatten and (layer.start_dim, layer.end_dim) == (1, -1)
 
 
-Spots = dict[str, list[tuple[dict[str, Any], str]]]
-_known: WeakKeyDictionary[nn.Module, Spots] = WeakKeyDictionary()
+ParameterSlots = dict[str, list[tuple[dict[str, Any], str]]]
+_known: WeakKeyDictionary[nn.Module, ParameterSlots] = WeakKeyDictionary()
 
 
-def _spots(module: nn.Module) -> Spots:
+def _slots_of(module: nn.Module) -> ParameterSlots:
     """The places of each parameter in a module: several if layers share it."""
     places: dict[int, list[tuple[dict[str, Any], str]]] = {}
     for layer in module.modules():

@@ -45,7 +45,7 @@ from .schema import Sheets, check_schema, features_of, kinds_of, silos_with, tab
 File = str | PathLike[str]
 IdKind = Literal["plain", "hashed"]
 TablePaths = Mapping[str, Mapping[str, File] | File]
-Tables = Mapping[str, Mapping[str, Table]]
+SiloTables = Mapping[str, Mapping[str, Table]]
 Labels = Mapping[Client, Cells]  # of the silos that have them
 
 ONLY_CLIENT = "all"  # the client of a silo that is given as one file
@@ -273,7 +273,7 @@ def _fit(
 
 
 def _place(
-    sheets: Sheets, tables: Tables, rows: RowNumbers, preparation: Preparation, labels: Labels
+    sheets: Sheets, tables: SiloTables, rows: RowNumbers, preparation: Preparation, labels: Labels
 ) -> Placement:
     """A placement of some rows of every client, prepared."""
     target = Target(preparation.goal, preparation.classes)

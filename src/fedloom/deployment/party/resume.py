@@ -32,7 +32,7 @@ from ...fabric.releases import Releases
 from ...fabric.schedule import Recorded
 from ...records.snapshot import Snapshot
 from ...transports import wire
-from ...transports.links.link import NOTHING, SentMessage
+from ...transports.links.link import NOTHING, SentFrame
 from ...transports.links.party import PartyTransport
 from ...transports.wire import Frame
 from .past_rounds import LinkState, PastRounds, StateFile
@@ -133,7 +133,7 @@ class Memory:
                 gone, frames = links.sent.get(str(peer), (NOTHING, []))
                 link.resume(
                     round,
-                    [SentMessage(Key(r, move), Frame(frame, b"")) for r, move, frame in frames],
+                    [SentFrame(Key(r, move), Frame(frame, b"")) for r, move, frame in frames],
                     Key(*gone),
                     links.heard.get(str(peer)),
                 )

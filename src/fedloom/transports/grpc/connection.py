@@ -17,7 +17,7 @@ from ..links.party_state import PartyState
 from ..links.session import Session
 
 
-class Stream(Protocol):
+class GrpcStream(Protocol):
     """Either end of a gRPC stream."""
 
     def read(self) -> Awaitable[Any]: ...
@@ -25,7 +25,7 @@ class Stream(Protocol):
     def write(self, data: bytes) -> Awaitable[None]: ...
 
 
-async def next_packet(stream: Stream) -> Any:
+async def next_packet(stream: GrpcStream) -> Any:
     data = await stream.read()
     if data is grpc.aio.EOF:
         raise ConnectionError("hung up")
@@ -43,7 +43,7 @@ class StreamSession(Session):
         self,
         state: PartyState,
         link: Link,
-        stream: Stream,
+        stream: GrpcStream,
         start: Key,
         check: Callable[[], object],
     ):

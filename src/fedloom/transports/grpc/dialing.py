@@ -19,7 +19,7 @@ from ..links.handshake import Handshakes, Retries, TakenError
 from ..links.link import Hello, Link, pack
 from ..links.party_state import PartyState, shortened
 from ..links.position import NotYetError
-from .connection import Stream, StreamSession, next_packet
+from .connection import GrpcStream, StreamSession, next_packet
 from .listener import Listener
 from .tls import METHOD, SECONDS, Identity, ListenSettings, PeerAddress, channel_to, is_proved
 
@@ -108,7 +108,7 @@ class Peering:
         self._state.refused(why, peer)
         return ConnectionError(why)
 
-    async def _exchange_hello(self, stream: Stream, own: Hello | None = None) -> Hello:
+    async def _exchange_hello(self, stream: GrpcStream, own: Hello | None = None) -> Hello:
         """Send our own Hello, if given, and receive the peer's."""
         try:
             async with asyncio.timeout(self._state.timing.silence):
@@ -192,7 +192,7 @@ class Peering:
     async def _run_session(
         self,
         link: Link,
-        stream: Stream,
+        stream: GrpcStream,
         start: Key,
         check: Callable[[], object],
         **where: str | None,

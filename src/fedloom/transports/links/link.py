@@ -94,7 +94,7 @@ def unpack(data: bytes) -> Packet:
         raise FrameError(f"bytes that are no packet ({problem})") from None
 
 
-class SentMessage(NamedTuple):
+class SentFrame(NamedTuple):
     """A sent message as bytes, kept in case it must be sent again."""
 
     key: Key
@@ -123,7 +123,7 @@ class Link:
         self._permits, self._bounds = permits, bounds or Bounds()
         self._run, self._mailbox, self._cap = run, mailbox, cap
         self._lock, self._receiving = threading.Lock(), threading.Lock()
-        self._outbox: list[SentMessage] = []
+        self._outbox: list[SentFrame] = []
         self._dropped = NOTHING  # the last key whose message is no longer kept
         self._began = -1  # the round that this process began with
         self._digests: dict[Key, bytes] = {}
@@ -155,7 +155,7 @@ class Link:
         with self._lock:
             if self._outbox and key <= self._outbox[-1].key:
                 raise FrameError(f"{key}: a second message to {title(self.peer)} in one move")
-            self._outbox.append(SentMessage(key, frame))
+            self._outbox.append(SentFrame(key, frame))
             self.left[message.kind] += sum(map(len, frame))
             oldest = min(key.round - KEPT_ROUNDS + 1, self.acknowledged.round)
             if key != AT_THE_END:
@@ -173,7 +173,7 @@ class Link:
             self._permits.check(message)
         self._bounds.check(message)
 
-    def after(self, key: Key) -> SentMessage | None:
+    def after(self, key: Key) -> SentFrame | None:
         """The next message to send after this key."""
         with self._lock:
             return next((sent for sent in self._outbox if sent.key > key), None)
@@ -201,7 +201,7 @@ class Link:
     def resume(
         self,
         round: int,
-        sent: Iterable[SentMessage],
+        sent: Iterable[SentFrame],
         dropped: Key = NOTHING,
         heard: RoundDigests | None = None,
     ) -> None:
@@ -209,7 +209,7 @@ class Link:
         self._began, self.got, self._outbox = round, Key(round, 0), [*sent]
         self._dropped, self.received = dropped, DigestLog(heard)
 
-    def sent_since(self, round: int) -> list[SentMessage]:
+    def sent_since(self, round: int) -> list[SentFrame]:
         with self._lock:
             return [sent for sent in self._outbox if sent.key.round >= round]
 
