@@ -290,4 +290,4 @@ def test_an_order_of_visits_is_written_and_replayed(fedloom, run_file, tmp_path)
     (tmp_path / "no.json").write_text("[1]")
     code, _, err = fedloom("check", run_file, "--set", f"engine.schedule={tmp_path / 'no.json'}")
     assert code == 3
-    assert "is no recorded schedule" in err
+    assert "is not a recorded schedule" in err

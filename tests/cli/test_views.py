@@ -56,7 +56,7 @@ def test_the_papers_partition():
         ("partition.views.elm=[0]", "classes and views must be given for the same clients"),
         ("partition.clients=4", "clients: with `views`, rows go by class .*; leave it out"),
         ("partition.labels_at=ash", "labels_at: with `views`"),
-        ("partition.views=none", "classes is for clients with different views: say `views`, too"),
+        ("partition.views=none", "classes is for clients with different views: it needs `views`"),
         ("partition.file=cut.json", "leave out `file` or `views`"),
         ("data.name=breast-cancer", "cuts images"),
     ],

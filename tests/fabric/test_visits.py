@@ -101,7 +101,7 @@ class TestRecords:
     @pytest.mark.parametrize(
         ("turns", "message"),
         [
-            ([Turn(("ahs",))] * 3, "silo 'ahs', which is not there; did you mean 'ash'"),
+            ([Turn(("ahs",))] * 3, "silo 'ahs', which does not exist; did you mean 'ash'"),
             ([Turn(("ash",))] * 2, "3 turns of 1 different visitors; recorded are 1, 1"),
             ([Turn(("ash", "birch"))] * 3, "recorded are 2, 2, 2"),
         ],

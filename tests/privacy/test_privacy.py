@@ -87,7 +87,7 @@ def test_noise_from_a_target_uses_it_up(steps):
         ({"mode": "noise-only", "clip": 1.0}, "give the noise, or a budget"),
         ({"mode": "noise-only", "clip": 1.0, "mu": 1.0}, "how often a row may be sent"),
         ({"mode": "frozen", "clip": 1.0, "noise": 1.0, "mu": 1.9}, "spent before the first round"),
-        ({"mode": "frozen", "clip": 1.0, "mu": 1.0, "epsilon": 1.0}, "give one"),
+        ({"mode": "frozen", "clip": 1.0, "mu": 1.0, "epsilon": 1.0}, "give only one of them"),
         ({"mode": "frozen", "clip": 1.0, "noise": -1.0}, "Privacy: noise must be above 0"),
         ({"mode": "frozen", "clip": 1.0, "epsilon": 1.0, "delta": 1.0}, "delta"),
         ({"mode": "frozen", "clip": 1.0, "noise": 1.0, "gradient_clip": 1.0}, "is for mode"),

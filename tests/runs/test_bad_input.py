@@ -234,8 +234,8 @@ def test_step_sizes():
 
 def test_a_schedule_may_only_name_who_is_there():
     for absent, message in (
-        ({"oak": ["0"]}, "names silo 'oak', which is not there"),
-        ({"ash": ["9"]}, "names client ash/9, not there"),
+        ({"oak": ["0"]}, "names silo 'oak', which does not exist"),
+        ({"ash": ["9"]}, "names client ash/9, which does not exist"),
     ):
         with pytest.raises(SettingError, match=message):
             Run(TDCD(batch=9), task(), placement(), schedule=Scripted({Moment(1): absent}))

@@ -143,7 +143,7 @@ def test_what_is_gone_is_said_so():
     link.acknowledged = Key(9, 9)
     for round in range(1, 5):
         post(link, message(round, 1))
-    with pytest.raises(OutOfStepError, match="keeps what came after round 2"):
+    with pytest.raises(OutOfStepError, match="only has those after round 2"):
         link.greeted(hello((1, 1)))  # its hub goes back, and it with it
 
 
@@ -152,7 +152,7 @@ def test_another_run_is_refused():
         sender().greeted(hello(run="d" * 64))
 
 
-def test_two_messages_in_one_move_cannot_be():
+def test_two_messages_in_one_move_are_refused():
     link = sender((0, 2))
     for key in ((0, 2), (0, 1)):
         with pytest.raises(FrameError, match="second message"):
@@ -171,8 +171,8 @@ def test_pieces_make_a_frame():
     [
         ([(1 << 40, b"x")], "announced"),  # before anything is allocated
         ([(4000, b"x")], "announced"),
-        ([(-1, b"x")], "nothing"),
-        ([(5, b"")], "nothing"),
+        ([(-1, b"x")], "empty piece"),
+        ([(5, b"")], "empty piece"),
         ([(5, b"x"), (9, b"x")], "do not fit"),
         ([(5, b"x"), (0, b"x" * 9)], "do not fit"),
     ],

@@ -135,7 +135,7 @@ def test_what_nobody_keeps_any_more_is_not_sent_in_part():
     behind.resume(20, [])
     assert again.greeted(behind.hello("boot")) == Key(20, 0)
     behind.resume(18, [])
-    with pytest.raises(OutOfStepError, match="wants to hear on from round 18"):
+    with pytest.raises(OutOfStepError, match="needs the messages after round 18"):
         again.greeted(behind.hello("boot"))
 
 

@@ -59,7 +59,7 @@ def _replayed(path: str | None) -> Any:
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as problem:
-        raise DataError(f"{path} is no recorded schedule: {problem}") from None
+        raise DataError(f"{path} is not a recorded schedule: {problem}") from None
 
 
 def _version() -> str:

@@ -178,7 +178,7 @@ def data_fields(values: Mapping[str, Any], path: KeyPath) -> dict[str, Field]:
     if "silos" in values:
         return OWN
     if "name" not in values:
-        raise BadKey(path, "say `name`, a registered data set, or `silos`, your own tables")
+        raise BadKey(path, "give `name` (a registered data set) or `silos` (your own tables)")
     entry = known(datasets, values["name"], (*path, "name"))
     return {**NAMED, **fields_of(entry.load, without=("files",))}
 

@@ -20,5 +20,5 @@ RECORDS: dict[str, Any] = {}  # name -> NamedTuple that may be part of a payload
 def travels(record: T) -> T:
     """Marks a NamedTuple that may be sent as (part of) a payload; others cannot."""
     if RECORDS.setdefault(record.__name__, record) is not record:
-        raise SettingError(f"two records are called {record.__name__}")
+        raise SettingError(f"there are two records with the name {record.__name__}")
     return record

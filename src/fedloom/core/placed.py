@@ -67,7 +67,7 @@ class RowMap:
 def _refuse(what: str) -> Any:
     def method(self: Placed, *_: Any, **__: Any) -> NoReturn:
         raise PlacementError(
-            f"{what} on a value that lives {self.where()}: an algorithm may not look into a placed "
+            f"{what} on a value that lives {self.where()}: an algorithm cannot read a placed "
             "value; do local work with at_clients, at_hubs or at, and decide at one party"
         )
 

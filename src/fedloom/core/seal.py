@@ -80,7 +80,7 @@ def read_json(path: Path, cure: str = "", must: bool = True) -> dict[str, Any]:
     """The object, without its digest. Not `must`: a file written by hand, without one, will do."""
     value = json.loads(read(path, cure, must))
     if not isinstance(value, dict):
-        raise DamagedError(_advising(f"{path} is no JSON object", cure))
+        raise DamagedError(_advising(f"{path} is not a JSON object", cure))
     return {name: item for name, item in value.items() if name != "seal"}
 
 
@@ -103,7 +103,9 @@ def read_tensors(path: Path, cure: str = "") -> tuple[dict[str, Tensor], dict[st
             content[8 : 8 + int.from_bytes(content[:8], "little")]
         )
     except (SafetensorError, KeyError, ValueError, TypeError, AttributeError) as problem:
-        raise DamagedError(_advising(f"{path} holds something else ({problem!r})", cure)) from None
+        raise DamagedError(
+            _advising(f"{path} has other content than expected ({problem!r})", cure)
+        ) from None
 
 
 def facts_of(path: Path) -> dict[str, Any] | None:

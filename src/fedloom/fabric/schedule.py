@@ -106,10 +106,12 @@ class Scripted:
             for silo, names in silos.items():
                 if silo not in clients:
                     raise SettingError(
-                        f"schedule: {moment} names silo {silo!r}, which is not there"
+                        f"schedule: {moment} names silo {silo!r}, which does not exist"
                     )
                 for name in set(names) - set(clients[silo]):
-                    raise SettingError(f"schedule: {moment} names client {silo}/{name}, not there")
+                    raise SettingError(
+                        f"schedule: {moment} names client {silo}/{name}, which does not exist"
+                    )
 
 
 @dataclass
@@ -173,7 +175,7 @@ class Recorded:
         for round, turns in self.visits.items():
             for silo in {silo for turn in turns for silo in turn.visitors} - set(clients):
                 raise SettingError(
-                    f"schedule: round {round} has a visit of silo {silo!r}, which is not there"
+                    f"schedule: round {round} has a visit of silo {silo!r}, which does not exist"
                     f"{nearest(str(silo), clients)}"
                 )
 
@@ -183,7 +185,7 @@ class Recorded:
         try:
             return Recorded.from_json(json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
-            raise DataError(f"{path} is no recorded schedule: {problem!r}") from None
+            raise DataError(f"{path} is not a recorded schedule: {problem!r}") from None
 
     @staticmethod
     def merged(records: Iterable[Recorded]) -> Recorded:

@@ -233,7 +233,7 @@ class Task:
                 known = data.train.topology.silos
                 raise SettingError(f"model: there is no silo {silo!r}{nearest(silo, known)}")
         if (embedding is None) != (head is None):
-            raise SettingError("model: a head needs the width of the embedding, and the other way")
+            raise SettingError("model: embedding and head go together: give both or none")
         by_silo: dict[str, Any] = {}
         for silo in data.train.topology.silos:
             own = other.get(silo, {})

@@ -89,7 +89,7 @@ class Privacy:
     def check(self) -> None:
         """Refuse settings that contradict each other, or whose budget cannot be accounted for."""
         if self.mu is not None and self.epsilon is not None:
-            raise SettingError("privacy: mu and epsilon are two words for one budget: give one")
+            raise SettingError("privacy: mu and epsilon are both the budget: give only one of them")
         if self.clip is None and (self.guarantees or self.budget is not None):
             raise SettingError(
                 "privacy: noise without clipping cannot be accounted for: give clip, or "

@@ -165,7 +165,7 @@ def decode(frame: bytes | bytearray, run: str, source: Party, to: Party, cap: in
     if len(frame) > cap:
         _refuse(source, f"{len(frame)} bytes; at most {cap} are taken")
     if len(frame) < HEAD.size:
-        _refuse(source, f"{len(frame)} bytes are no frame")
+        _refuse(source, f"{len(frame)} bytes are too short for a frame")
     magic, length, digest = HEAD.unpack_from(frame)
     if magic != MAGIC:
         _refuse(source, "not a frame of this version")
@@ -230,7 +230,7 @@ class _Reader:
         for leaf in leaves:
             fits = all(0 <= size <= CAP for size in leaf.shape) and len(leaf.shape) <= DEPTH
             if leaf.dtype not in DTYPES or not fits:
-                _refuse(self._source, f"{leaf.dtype} {list(leaf.shape)} is no tensor")
+                _refuse(self._source, f"{leaf.dtype} {list(leaf.shape)} is not a tensor")
         header = _header(*map(_spec, leaves))
         sizes = (DTYPES[leaf.dtype][0].itemsize * math.prod(leaf.shape) for leaf in leaves)
         wanted = len(header) + sum(sizes)

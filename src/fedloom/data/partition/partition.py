@@ -117,7 +117,9 @@ class Partition(Checked):
     def cut(self, data: Dataset) -> Cut:
         """Draw the partition, without applying it."""
         if self.views is not None:
-            raise SettingError("views: clients hold copies of rows, and no cut says that; place it")
+            raise SettingError(
+                "views: a cut cannot describe copies of rows; use place(), not cut()"
+            )
         parts = self._cut_columns(data)
         silos = tuple(parts)
         clients, owner = self._rows(data, silos)
@@ -163,7 +165,7 @@ class Partition(Checked):
         """Refuse settings that belong to another choice than the one made."""
         changed = {f.name for f in fields(self) if getattr(self, f.name) != f.default}
         if self.views is None and (alone := sorted(changed & {"classes", "overlap"})):
-            raise SettingError(f"{alone[0]} is for clients with different views: say `views`, too")
+            raise SettingError(f"{alone[0]} is for clients with different views: it needs `views`")
         if self.views is not None and (odd := sorted(changed & ROWS)):
             raise SettingError(
                 f"{odd[0]}: with `views`, rows go by class to the clients named there; leave it out"

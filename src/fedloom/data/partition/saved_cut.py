@@ -50,14 +50,14 @@ class Cut:
     def __post_init__(self) -> None:
         Topology(self.clients)
         if not (set(self.parts) == set(self.clients) == set(self.owner) >= set(self.labels_at)):
-            raise DataError("a cut must say of the same silos what they hold")
+            raise DataError("a cut must name the same silos for columns, clients and rows")
         if len({len(owner) for owner in self.owner.values()}) > 1:
             raise DataError("a cut must place the same rows in every silo")
         for silo, owner in self.owner.items():
             if not self.parts[silo] or () in self.parts[silo].values():
                 raise DataError(f"a cut gives silo {silo} no columns")
             if len(owner) and not 0 <= owner.min() <= owner.max() < len(self.clients[silo]):
-                raise DataError(f"a cut gives rows of silo {silo} to clients that it has not")
+                raise DataError(f"a cut gives rows of silo {silo} to clients that do not exist")
 
     @property
     def silos(self) -> tuple[str, ...]:
@@ -104,7 +104,7 @@ class Cut:
         except InputError:
             raise
         except (KeyError, TypeError, ValueError, AttributeError, zlib.error) as problem:
-            raise DataError(f"this is no cut ({reason(problem)})") from None
+            raise DataError(f"this is not a cut ({reason(problem)})") from None
 
     def save(self, path: str | os.PathLike[str]) -> None:
         seal.write_json(Path(path), self.to_json(), mode=SHARED)

@@ -219,7 +219,7 @@ class CarriedTransport(LinkedTransport):
             raise ConnectionError("no such connection")
         hello = _hello_of(request.packets)
         if hello.boot != request.talk[0]:
-            raise RefusedError(f"{title(peer)} greeted under another name")
+            raise RefusedError(f"{title(peer)} sent a Hello under another name")
         self._handshakes.admit(peer, hello)
         own = link.hello(self._handshakes.boot)
         try:
@@ -333,7 +333,7 @@ class _Lanes:
 
 def _hello_of(packets: Sequence[Packet]) -> Hello:
     if len(packets) != 1 or not isinstance(packets[0], Hello):
-        raise RefusedError("something else than a greeting came first")
+        raise RefusedError("the first packet was not a Hello")
     return packets[0]
 
 

@@ -61,14 +61,14 @@ def request_of(data: bytes) -> Request:
     try:
         return _request.decode(data)
     except (MsgspecError, RecursionError, ValueError) as problem:
-        raise FrameError(f"bytes that are no request ({problem})") from None
+        raise FrameError(f"invalid request ({problem})") from None
 
 
 def answer_of(data: bytes) -> Answer:
     try:
         return _answer.decode(data)
     except (MsgspecError, RecursionError, ValueError) as problem:
-        raise FrameError(f"bytes that are no answer ({problem})") from None
+        raise FrameError(f"invalid answer ({problem})") from None
 
 
 class ExchangeSession(Session):

@@ -74,7 +74,7 @@ class PostOffice:
     def _hand_over(self, source: Party, to: Party, request: bytes) -> bytes:
         answer = self._answers.get(to)
         if answer is None or frozenset((source, to)) in self._disconnected:
-            raise ConnectionError(f"{title(to)} is not to be reached")
+            raise ConnectionError(f"{title(to)} cannot be reached")
         return answer(source, request)
 
     def _late(self, source: Party, to: Party, request: bytes) -> None:

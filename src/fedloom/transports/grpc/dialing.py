@@ -116,9 +116,9 @@ class Peering:
                     await stream.write(pack(own))
                 hello = await next_packet(stream)
         except TimeoutError:
-            raise ConnectionError("no greeting came") from None
+            raise ConnectionError("no Hello came") from None
         if not isinstance(hello, Hello):
-            raise RefusedError("something else than a greeting came first")
+            raise RefusedError("the first packet was not a Hello")
         return hello
 
     # Listening

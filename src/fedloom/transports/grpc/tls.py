@@ -115,7 +115,7 @@ def clock_of(address: PeerAddress, own: Identity, within: float) -> ClockDiffere
             refused = problem.code() == grpc.StatusCode.PERMISSION_DENIED
             raise (RefusedError if refused else ConnectionError)(problem.details()) from None
         except struct.error:
-            raise ConnectionError("it says something else than the time") from None
+            raise ConnectionError("the answer is not a time") from None
     return min(answers, key=lambda answer: answer.unsure)
 
 

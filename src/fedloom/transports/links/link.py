@@ -91,7 +91,7 @@ def unpack(data: bytes) -> Packet:
     try:
         return _decoder.decode(data)
     except (MsgspecError, RecursionError, ValueError) as problem:
-        raise FrameError(f"bytes that are no packet ({problem})") from None
+        raise FrameError(f"invalid packet ({problem})") from None
 
 
 class SentFrame(NamedTuple):
@@ -244,8 +244,8 @@ class Link:
         first = Key(self.round, -1) if hello.wants is None else Key(*hello.wants)
         if first < self._dropped:
             raise (RefusedError if isinstance(self.peer, Client) else OutOfStepError)(
-                f"{title(self.peer)} wants to hear on from {first}; {title(self.me)} keeps what "
-                f"came after {self._dropped}"
+                f"{title(self.peer)} needs the messages after {first}; {title(self.me)} only has "
+                f"those after {self._dropped}"
             )
         if not isinstance(self.me, Client) and not self.position.agreeing:
             self._hold_to(hello)
@@ -285,7 +285,7 @@ class Link:
     def part(self, part: FramePart) -> bytearray | None:
         """Add a piece. Returns the frame when it is complete."""
         if part.left < 0 or not part.data:
-            raise FrameError(f"{title(self.peer)} sent a piece of nothing")
+            raise FrameError(f"{title(self.peer)} sent an empty piece")
         size = len(self._frame) + len(part.data) + part.left
         if size > self._cap:
             raise FrameError(f"{title(self.peer)} announced {size} bytes; refused")

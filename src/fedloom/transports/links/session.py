@@ -103,7 +103,7 @@ class Session(ABC):
                 link.bye = True
                 self.wake()
             case Hello():
-                raise RefusedError(f"{title(link.peer)} greeted twice")
+                raise RefusedError(f"{title(link.peer)} sent Hello twice")
         return None
 
     def receive(self, frame: bytearray) -> None:
