@@ -1,4 +1,5 @@
-# Two commands do everything on a machine with Python >= 3.11, git and make:
+# Two commands do everything on a machine with Python >= 3.11, git and make. TORCH=2.6.0 sets up with
+# another torch than that of constraints.txt:
 #   make demo    sets up, trains on a real data set beside baselines, writes a report
 #   make test    sets up, checks style and types, runs the tests
 #   make docs    builds the documentation: out/site/index.html
@@ -9,6 +10,7 @@
 #   make bench-gpu   the same for what needs a GPU
 
 PYTHON ?= python3
+TORCH ?=
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -25,7 +27,8 @@ $(READY): pyproject.toml constraints.txt
 	  { echo "fedloom needs Python 3.11 or newer: make PYTHON=python3.11 ..."; exit 1; }
 	@echo "== setting up $(VENV) (once; takes a few minutes)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@sed $(if $(TORCH),'s/^torch==.*/torch==$(TORCH)/; /^sympy==/d','') constraints.txt > $(VENV)/constraints.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(VENV)/constraints.txt -e '.[dev]'
 	@touch $(READY)
 
 demo: $(READY)

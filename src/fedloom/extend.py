@@ -17,6 +17,9 @@ given plain values: a `Batch`, `Rows`, a `Part` of the task, a `Theta`.
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from .algorithms import (
     Algorithm,
     Cases,
@@ -31,6 +34,7 @@ from .algorithms import (
     total,
 )
 from .core import tree
+from .core.extras import need
 from .core.gradients import by_row, grad, whole
 from .core.placed import AtClients, AtHubs, Batch, Known, RowMap, Rows
 from .core.registry import (
@@ -47,6 +51,7 @@ from .core.registry import (
     writers,
 )
 from .core.settings import Count, NotNegative, Positive, Share, above, at_least, between
+from .core.topology import Client, Party
 from .data.catalog import Files, dataset
 from .data.dataset import Dataset
 from .data.partition.vertical import Region
@@ -60,12 +65,27 @@ from .records.metrics import Scored, metric
 from .records.record import Record
 from .records.writers import Writer
 
+if TYPE_CHECKING:
+    from .transports.carrier.carried import CarriedTransport, Carrier
+    from .transports.links.party import Links, PartyTransport, TransportOptions
+
+_OF_TRANSPORTS = {  # they need the extra `network`, which not everybody has
+    "CarriedTransport": "transports.carrier.carried",
+    "Carrier": "transports.carrier.carried",
+    "Links": "transports.links.party",
+    "PartyTransport": "transports.links.party",
+    "TransportOptions": "transports.links.party",
+}
+
 __all__ = [
     "Algorithm",
     "AtClients",
     "AtHubs",
     "Batch",
+    "CarriedTransport",
+    "Carrier",
     "Cases",
+    "Client",
     "Count",
     "Dataset",
     "Draw",
@@ -75,11 +95,14 @@ __all__ = [
     "Files",
     "Kind",
     "Known",
+    "Links",
     "Loss",
     "MinibatchSGD",
     "NotNegative",
     "Options",
     "Part",
+    "Party",
+    "PartyTransport",
     "Positive",
     "Record",
     "Region",
@@ -91,6 +114,7 @@ __all__ = [
     "State",
     "Step",
     "Theta",
+    "TransportOptions",
     "Twin",
     "Work",
     "Writer",
@@ -119,6 +143,13 @@ __all__ = [
     "whole",
     "writers",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _OF_TRANSPORTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    need("network", f"fedloom.extend.{name}")
+    return getattr(import_module(f".{_OF_TRANSPORTS[name]}", "fedloom"), name)
 
 
 def __dir__() -> list[str]:

@@ -14,9 +14,13 @@ import pytest
 
 import fedloom
 from fedloom.config.catalogue import KINDS
+from fedloom.config.runfile import RunFile
 from fedloom.core.errors import SettingError
 from fedloom.core.registry import Registry
-from tests.cli.conftest import process
+from fedloom.deployment.rehearsal import Rehearsal
+from fedloom.testing import CHECKS
+from fedloom.testing.transports import TRANSPORT_CHECKS
+from tests.cli.conftest import RUN, process
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "plugin"
 OURS = Path(fedloom.__file__).parents[1]
@@ -29,6 +33,12 @@ ADDED = {
     "models": "bumps",
     "datasets": "rings",
     "metrics": "balanced-accuracy",
+    "losses": "focal",
+    "vertical_partitioners": "dealt",
+    "horizontal_partitioners": "shards",
+    "writers": "csv",
+    "transports": "folder",
+    "executors": "timing",
 }
 
 
@@ -78,7 +88,7 @@ def declare(folder, package, entries, **modules):
 
 @pytest.mark.timeout(600)
 def test_an_installed_plugin_is_used_from_a_run_file(installed, command, tmp_path):
-    """Its algorithm, model, data set and metric, from run file to saved model."""
+    """From run file to saved model, with one of everything that a run file can name."""
     code, out, err = command([installed], "list", "--json")
     assert code == 0, err
     listed = json.loads(out)
@@ -98,6 +108,11 @@ def test_an_installed_plugin_is_used_from_a_run_file(installed, command, tmp_pat
     assert (
         json.loads((tmp_path / "out" / "manifest.json").read_text())["algorithm"] == "damped-tdcd"
     )
+    header, *rows = (tmp_path / "out" / "records.csv").read_text().splitlines()
+    assert header.startswith("round;bytes;train_loss;accuracy;")
+    assert [int(row.split(";")[0]) for row in rows] == [0, 10, 20]
+    silos = json.loads((tmp_path / "out" / "manifest.json").read_text())["data"]["silos"]
+    assert silos["left"]["columns"] == ["east", "north"]
     code, out, err = command(
         [installed], "compare", tmp_path / "out", "--metric", "balanced-accuracy", "--json"
     )
@@ -119,6 +134,89 @@ def test_an_installed_plugin_is_used_from_a_run_file(installed, command, tmp_pat
     assert ran.stdout.strip() == "torch.Size([2, 3])", ran.stderr
 
 
+TRANSPORT = """
+import tempfile
+from pathlib import Path
+from fedloom.extend import CarriedTransport
+from fedloom.testing.transports import LINK_CHECKS, TRANSPORT_CHECKS, connected
+from fedloom_example.shared_folder import SharedFolder
+
+class Wires:
+    def __init__(self, topology):
+        self.place = Path(tempfile.mkdtemp(dir="."))
+
+    def transport(self, me, run, dials, expected, **options):
+        carrier = SharedFolder(self.place, me, patience=2.0)
+        return CarriedTransport(me, run, carrier, dials=dials, expected=expected, **options)
+
+    def cut(self, one, other):  # what is on its way is lost
+        for file in self.place.glob("*/*"):
+            file.unlink(missing_ok=True)
+
+for name, check in TRANSPORT_CHECKS.items():
+    check(connected(Wires))
+    print(name)
+for name in ("resumes", "hears_again", "goodbye", "another_run"):
+    LINK_CHECKS[name](Wires)
+    print(name)
+"""
+
+
+BATTERY = """
+from fedloom.testing import CHECKS, examples_of
+from fedloom_example.damped import DampedTDCD
+
+for name, check in CHECKS.items():
+    check(examples_of(DampedTDCD)[0])
+    print(name)
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "checks"),
+    [(TRANSPORT, len(TRANSPORT_CHECKS) + 4), (BATTERY, len(CHECKS))],
+    ids=["transport", "algorithm"],
+)
+def test_what_it_adds_does_what_all_of_its_kind_must(script, checks, installed, tmp_path):
+    ran = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [installed, OURS]))},
+        capture_output=True,
+        text=True,
+        timeout=WITHIN,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert len(ran.stdout.split()) == checks
+
+
+class Fresh(Rehearsal):
+    """Parties find the packages that this test has put on the path."""
+
+    def launch(self, party, words, env):
+        with (self.of(party) / "log").open("w") as log:
+            command = [sys.executable, "-m", "fedloom", *words]
+            return subprocess.Popen(command, env=env, stdout=log, stderr=log)
+
+
+def test_parties_use_the_transport_that_their_party_files_name(installed, tmp_path, monkeypatch):
+    """Processes of a whole federation, over a folder: the run is the reference engine's."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, [installed, OURS])))
+    file = RunFile.parse(RUN, ["algorithm.rounds=2", "partition.clients=1"])
+    rehearsal = Fresh(file, tmp_path / "all", waits={"silence": 20})
+    reference = rehearsal.prepare()
+    parties = reference.placement.topology.parties
+    for party in parties:
+        path = rehearsal.of(party) / "party.toml"
+        text = path.read_text().replace("[party]", '[party]\ntransport = "folder"', 1)
+        path.write_text(f'{text}\n[transport]\nplace = "{tmp_path / "shared"}"\n')
+    for party in parties:
+        rehearsal.start(party)
+    rehearsal.wait(WITHIN)
+    assert rehearsal.compare(reference, 0.0).is_equal
+    assert len(list((tmp_path / "shared").iterdir())) == len(parties)
+
+
 @pytest.mark.timeout(600)
 def test_broken_plugins_take_nothing_from_others(installed, command, tmp_path):
     """Whatever is wrong with them: the rest works, and they are named where something is missing
@@ -132,6 +230,10 @@ def test_broken_plugins_take_nothing_from_others(installed, command, tmp_path):
             "datasets": {"bare": "broken_two:bare"},
             "metrics": {"half": "broken_four:half"},
             "losses": {"none": "broken_two:nothing"},
+            "vertical_partitioners": {"number": "broken_two:nothing"},
+            "writers": {"lost": "broken_two:lost"},
+            "transports": {"grpc": "broken_two:bare"},
+            "executors": {"empty": "broken_two:Mine"},
         },
         broken_one="import a_package_that_is_not_there\n",
         broken_two="class Mine: pass\n\ndef bare(): pass\n\nnothing = 3\n",
@@ -155,6 +257,10 @@ def test_broken_plugins_take_nothing_from_others(installed, command, tmp_path):
         "data set 'bare'": "must be made by its decorator",
         "metric 'half'": "ZeroDivisionError",
         "loss 'none'": "must be a class or a function",
+        "vertical partitioner 'number'": "must be a class or a function",
+        "records writer 'lost'": "has no attribute 'lost'",
+        "transport 'grpc'": "is registered already",
+        "executor 'empty'": "must be a subclass of Executor",
     }
     assert set(listed["broken"]) == {f"{which} of broken-example" for which in reasons}
     for which, why in reasons.items():
@@ -214,6 +320,17 @@ def test_names_are_there_for_every_thread(tmp_path, monkeypatch):
     for thread in threads:
         thread.join(WITHIN)
     assert len(names) == 4
+
+
+def test_what_is_registered_for_a_test_is_forgotten(tmp_path, monkeypatch):
+    """And nothing else is, though its package is first looked at meanwhile."""
+    gadgets = registry_of(
+        tmp_path, monkeypatch, {"late": "gadget_late:late"}, gadget_late="def late(): pass\n"
+    )
+    with gadgets.scratch():
+        gadgets.register("mine")(print)
+        assert set(gadgets) == {"late", "mine"}
+    assert set(gadgets) == {"late"}
 
 
 def test_a_name_of_any_type_is_only_unknown():

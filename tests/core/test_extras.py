@@ -1,10 +1,12 @@
 """A simulation needs no extra; what does need one says which."""
 
+import ast
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
+import fedloom
 from fedloom.core.extras import EXTRAS
 
 ROOT = Path(__file__).parents[2]
@@ -68,6 +70,34 @@ def test_a_command_says_which_it_needs(tmp_path):
     assert ended.returncode == 2, ended.stderr
     assert "pip install 'fedloom[network]'" in ended.stderr
     assert not list(tmp_path.iterdir())
+
+
+def imported():
+    """{package: files that import it} of everything that others wrote."""
+    found = {}
+    for path in Path(fedloom.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Import(names=names):
+                    modules = [name.name for name in names]
+                case ast.ImportFrom(module=str(module), level=0):
+                    modules = [module]
+                case _:
+                    continue
+            for module in modules:
+                found.setdefault(module.split(".")[0], set()).add(path)
+    return {name: paths for name, paths in found.items() if name not in sys.stdlib_module_names}
+
+
+def test_whatever_is_imported_comes_with_fedloom_or_with_an_extra():
+    """Under the name of its module, where that is the package's."""
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    core = {line.split(">")[0] for line in declared["dependencies"]}
+    of_torch = {"triton"}
+    found = set(imported())
+    assert {"numpy", "torch", "sklearn", "grpc"} <= found
+    assert found <= core | set(MODULES) | of_torch
+    assert core <= found
 
 
 def test_extras_are_those_of_the_metadata():

@@ -68,15 +68,16 @@ class WithPersonal(Rehearsal):
 
 
 @pytest.fixture
-def rehearsal(tmp_path, monkeypatch):
-    monkeypatch.setitem(algorithms._known, "personal", Personal)
+def rehearsal(tmp_path):
     made = []
 
     def make(text=TEXT, **waits):
         made.append(WithPersonal(RunFile.parse(text), tmp_path / f"r{len(made)}", QUICK | waits))
         return made[-1]
 
-    yield make
+    with algorithms.scratch():
+        algorithms.register("personal")(Personal)
+        yield make
     for federation in made:
         federation.stop()
 

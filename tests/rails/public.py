@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, get_origin
+from typing import Any, get_origin, is_typeddict
 
 import fedloom
 from fedloom import algorithms, extend, testing
@@ -67,6 +67,8 @@ def of_name(name: str, value: Any) -> Iterator[str]:
                 yield f"{name}.{member}({', '.join(inspect.signature(function).parameters)})"
     elif is_dataclass(value):
         yield f"{name}({', '.join(field.name for field in fields(value) if field.init)})"
+    elif is_typeddict(value):
+        yield f"{name}({', '.join(value.__annotations__)})"
     elif callable(value) and not get_origin(value):
         yield f"{name}({', '.join(inspect.signature(value).parameters)})"
     else:

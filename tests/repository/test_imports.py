@@ -188,3 +188,57 @@ def test_unpickling_is_seen_however_it_is_written(code):
 def test_nothing_that_is_read_can_be_code():
     """No pickle, on the wire or in files."""
     assert [path for path in files(".") if can_unpickle(ast.parse(path.read_text()))] == []
+
+
+def others_private(tree):
+    """Private attributes of something else than the object itself: those of a module or an object
+    that was made elsewhere."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom | ast.Import):
+            yield from (
+                name.name for name in node.names if name.name.split(".")[-1].startswith("_")
+            )
+        elif isinstance(node, ast.Attribute) and node.attr.startswith("_"):
+            ours = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+            tuples = node.attr in ("_asdict", "_fields", "_replace")  # of named tuples: public
+            if not (ours or tuples or node.attr.startswith("__")):
+                yield node.attr
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("fed._axis.span", ["_axis"]),
+        ("from fedloom.runs.run import _maker", ["_maker"]),
+        ("self._known = state._asdict()", []),
+        ("def _check(f): ...\n_check(len)", []),
+    ],
+)
+def test_reaching_into_something_elses_is_seen(code, found):
+    assert list(others_private(ast.parse(code))) == found
+
+
+@pytest.mark.parametrize("path", files("testing"), ids=lambda path: path.stem)
+def test_what_tests_others_needs_nothing_private(path):
+    assert list(others_private(ast.parse(path.read_text()))) == []
+
+
+PLUGIN = ROOT.parents[1] / "examples" / "plugin"
+
+
+@pytest.mark.parametrize("path", sorted(PLUGIN.glob("src/*/*.py")), ids=lambda path: path.stem)
+def test_the_example_package_imports_what_is_promised(path):
+    tree = ast.parse(path.read_text())
+    imported = {
+        node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fedloom")
+    }
+    assert imported <= {"fedloom", "fedloom.extend"}
+    assert not [
+        name.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for name in node.names
+        if name.name.startswith("fedloom")
+    ]

@@ -150,7 +150,7 @@ def test_without_extras_an_example_runs_and_the_report_is_left_out(alone, tmp_pa
     assert "no-exchange" in trained.stdout
     (note,) = (line for line in trained.stderr.splitlines() if line.startswith("note:"))
     assert note == (
-        "note: left out: a report needs matplotlib: pip install 'fedloom[report]'; "
+        "note: left out: a report needs matplotlib and pillow: pip install 'fedloom[report]'; "
         "then: fedloom report runs/synthetic"
     )
     folder = tmp_path / "runs/synthetic"

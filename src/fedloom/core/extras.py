@@ -12,11 +12,11 @@ from importlib.util import find_spec
 from .errors import SettingError
 
 EXTRAS: Mapping[str, Mapping[str, str]] = {
-    "data": {"sklearn": "scikit-learn"},
+    "data": {"PIL": "pillow", "sklearn": "scikit-learn"},
     "mlflow": {"mlflow": "mlflow-skinny"},
     "network": {"cryptography": "cryptography", "grpc": "grpcio", "msgspec": "msgspec"},
     "privacy": {"dp_accounting": "dp-accounting"},
-    "report": {"jinja2": "jinja2", "matplotlib": "matplotlib"},
+    "report": {"jinja2": "jinja2", "matplotlib": "matplotlib", "PIL": "pillow"},
     "tensorboard": {"tensorboard": "tensorboard"},
 }
 """Of each extra, the packages that are imported: {module: package}."""

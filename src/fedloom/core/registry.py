@@ -79,6 +79,7 @@ class Registry:
     @contextmanager
     def scratch(self) -> Iterator[None]:
         """What is registered inside is forgotten afterwards: for tests."""
+        self._scan()  # what is imported only once must not be forgotten
         known = dict(self._known)
         try:
             yield
@@ -193,6 +194,7 @@ transports = Registry(
     "transport",
     "transports",
     home="fedloom.deployment.connect",
-    given=("links", "run", "rules"),
+    given=("links", "run", "options"),
 )
-"""Transports by name: what makes a party's links, given its connections, the run and the rules."""
+"""Transports by name: what makes a party's links, given whom it is connected with, the run and the
+options of every transport."""

@@ -26,6 +26,7 @@ class Client(NamedTuple):
 
 
 Party = str | Client
+"""A hub, by the name of its silo; the server, by SERVER; or a client."""
 
 
 def title(party: Party) -> str:

@@ -38,7 +38,7 @@ class Connections:
         """For the run with this fingerprint; not opened yet."""
         own, name = self.own, self.own.party.transport
         own.refuse_open_secrets()
-        rules = TransportOptions(
+        options = TransportOptions(
             timing=own.waits.timing,
             permits=permits,
             cap=own.limits.frame,
@@ -47,8 +47,13 @@ class Connections:
             note=note,
         )
         settings = table(transports.settings(name), own.transport, (TABLE,))
-        made: PartyTransport = transports[name](self, run, rules, **settings)
+        made: PartyTransport = transports[name](self, run, options, **settings)
         return made
+
+    @property
+    def me(self) -> Party:
+        """This party."""
+        return self.own.me
 
     @property
     def dials(self) -> list[Party]:
@@ -97,11 +102,11 @@ class Connections:
 
 
 @transports.register(GRPC)
-def over_grpc(links: Connections, run: str, rules: TransportOptions) -> PartyTransport:
+def over_grpc(links: Connections, run: str, options: TransportOptions) -> PartyTransport:
     """Parties dial each other, with mutual TLS."""
     dials = {peer: links.address(str(peer)) for peer in links.dials}
     own = links.own
-    return GrpcTransport(own.me, run, links.identity, dials=dials, door=links.door(), **rules)
+    return GrpcTransport(own.me, run, links.identity, dials=dials, door=links.door(), **options)
 
 
 def listeners(topology: Topology) -> list[str]:

@@ -229,8 +229,7 @@ def _holders(run: Run, round: int) -> dict[str, int]:
     rows = getattr(run.algorithm.draw(fed), "rows", None)
     if rows is None:
         return {silo: len(names) for silo, names in run.placement.topology.clients.items()}
-    span = fed._axis.span
-    return {silo: int((rows.rows[span[silo]] > 0).sum()) for silo in run.placement.topology.silos}
+    return fed.holders(rows)
 
 
 @_check

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ...core.extras import need
 from ..catalog import Files, dataset
 from ..dataset import Dataset
 from .common import OWN_BUILD, Array, arrays, labels, pixels, reading
@@ -32,6 +33,7 @@ LABELS = {"labels.npz": "945eb3c1de6dd7a1ed713bd881ce04858e811ff3343c1ad243e009b
 
 def sheets(paths: Sequence[Path]) -> Array:
     """[images, 3, 32, 32] bytes; a sheet is 40 rows of 50 images."""
+    need("data", "the data set cifar10-subset")
     parts = []
     for path in paths:
         with reading(path):

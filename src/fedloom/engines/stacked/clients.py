@@ -178,6 +178,11 @@ class Clients(Engine):
         where = Segments(ids, self.scope, owner, *sizes, self.device, self.dtype, steps)
         return Taken(self.store, where, self._all, self.scope, self.limits.minibatch), where
 
+    def holders(self, where: RowMap) -> dict[str, int]:
+        """How many clients of each silo have rows in a minibatch."""
+        assert isinstance(where, Segments)
+        return {j: int((where.rows[self._axis.span[j]] > 0).sum()) for j in self.scope}
+
     def _width(self, silo: str, rows: int) -> int:
         return self._cost[silo].width(rows) + self._padding
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypedDict
 
@@ -44,6 +44,25 @@ class TransportOptions(TypedDict, total=False):
     cap: int
     position: Position | None
     note: Note
+
+
+class Links(Protocol):
+    """Whom a party is connected with: what a transport is made for."""
+
+    @property
+    def me(self) -> Party:
+        """The party."""
+        ...
+
+    @property
+    def dials(self) -> Sequence[Party]:
+        """Whom it dials."""
+        ...
+
+    @property
+    def expected(self) -> Sequence[Party]:
+        """Who dials it."""
+        ...
 
 
 class Health(NamedTuple):
