@@ -113,7 +113,8 @@ class FedBCD(Releasing, TieredSGD):
         return self.sequential(fed, state, draw)
 
     def parallel(self, fed: Fabric, state: State, draw: Draw) -> State:
-        """FedBCD-p: one exchange, then all silos take their Q steps."""
+        """FedBCD-p: one exchange of embeddings, then all silos take their Q steps at the same
+        time (thesis, section 4.3.1)."""
         theta_k = self.to_clients(fed, state.theta, draw)
         phi, noise_k = self.embeddings(fed, theta_k, draw)
         if self.updates == "fresh-own":

@@ -66,6 +66,7 @@ class TDCD(Releasing, TieredSGD):
         )
 
     def round(self, fed: Fabric, state: State, draw: Draw) -> State:
+        """Lines 8-34, for Q iterations; `draw` is line 9."""
         part, batch_k, rows, guard = fed.part, draw.batch_k, draw.rows, self.protection
         theta_k = self.to_clients(fed, state.theta, draw)  # 11-12
         noise_k = guard.row_noise(fed, rows, draw.ids, theta_k)  # none without privacy
