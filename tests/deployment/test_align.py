@@ -231,7 +231,7 @@ def test_too_poor_a_match_ends_it_before_sums_are_told(prepared, passed):
         (lambda text: text + "p4,1\np5,1\n", ["web", "store"], "have rows of the same ids|once"),
         (lambda text: text.replace("visits", "hits"), ["web"], "different columns"),
         (lambda text: text.replace("\np", "\nq"), ["web", "store"], "no id is in every silo"),
-        (lambda text: text + "p777,Ulm\n", ["web"], "cells that are not numbers"),
+        (lambda text: text + "p777,Ulm\n", ["web"], "numbers and text are mixed"),
         (lambda text: text + "p777,Ulm,Bonn\n", ["web"], "do not fit its header"),
         (lambda text: text.replace("\np", "\n,Ulm", 1), ["store"], "do not fit its header"),
         (lambda text: text[text.index("\n") + 1 :], ["store"], "is there a header"),
