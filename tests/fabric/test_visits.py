@@ -1,4 +1,4 @@
-"""Visits: orders are recorded and replayed, states go on, bills are exact, bad input is refused."""
+"""Visits: orders are recorded and replayed, states go on, costs are exact, bad input is refused."""
 
 import json
 import math
@@ -128,7 +128,7 @@ class TestGoingOn:
     @pytest.mark.parametrize("engine", ["stacked", "reference"])
     @pytest.mark.parametrize("algorithm", EXAMPLES, ids=str)
     def test_a_round_leaves_the_state_before_it_as_it_was(self, algorithm, engine):
-        """The master writes into its desk in place: into the round's own copy."""
+        """The master writes into its server table in place: into the round's own copy."""
         trained = run(algorithm, engine=engine, head=True)
         fresh = trained.algorithm.start(trained.fed)
         for state in (fresh, trained.fit(2).state):
@@ -214,7 +214,7 @@ class TestServer:
             run(VAFL(batch=9, master="server"))
 
 
-class TestBills:
+class TestCosts:
     @pytest.mark.parametrize("algorithm", EXAMPLES, ids=str)
     def test_exact_for_any_order(self, algorithm):
         trained = run(algorithm, head=True, network=UNEVEN).fit(5)
