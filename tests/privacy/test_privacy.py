@@ -233,7 +233,7 @@ def test_a_round_releases_no_more_than_was_foreseen(algorithm):
 
 
 def test_gradients_are_clipped_row_by_row():
-    """Without noise, the gradient is the mean of the rows' clipped gradients; also in a plain loop."""
+    """Without noise, it is the mean of the rows' clipped gradients; also in a plain loop."""
     from fedloom.algorithms.shared import local
     from fedloom.algorithms.shared.local import Shield, private_gradient
     from fedloom.core.placed import Batch, Rows

@@ -30,7 +30,7 @@ def by_rows(f: L) -> L:
 
 
 def in_shares(f: L) -> L:
-    """A decorator for local work of one local step that is linear in the mask.
+    """A decorator for local work that, with one local step, is linear in the mask.
 
     For clients with the same weights, its mean over them equals its result for all of their rows
     together, with each row's share in the mean as its mask. That is so where the result is a

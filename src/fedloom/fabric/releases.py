@@ -18,7 +18,7 @@ RowCounts = tuple[Tensor, Tensor]  # [rows] releases, local steps
 
 
 class Releases:
-    """RowCounts by silo and row."""
+    """Counts by silo and row."""
 
     def __init__(self, size: int):
         self._size = size
