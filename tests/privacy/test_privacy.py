@@ -17,7 +17,8 @@ from fedloom.core import tree
 from fedloom.core.errors import HaltedWarning, ModelError, SettingError
 from fedloom.core.placed import Noise
 from fedloom.models.clipping import Guarded
-from fedloom.privacy.settings import HEURISTIC, Privacy, epsilon_of, mu_of
+from fedloom.privacy.accounting import epsilon_of, mu_of
+from fedloom.privacy.settings import HEURISTIC, Privacy
 from fedloom.records.checkpoint import load_checkpoint, save_checkpoint
 from fedloom.testing import placement, sample_of, task
 from fedloom.testing.samples import examples_of

@@ -106,7 +106,7 @@ def act_align(chosen: argparse.Namespace) -> None:
 def act_status(chosen: argparse.Namespace) -> None:
     from ..deployment.party.status import read_status
     from ..deployment.party_file import PartyFile
-    from ..privacy.settings import in_words
+    from ..privacy.spending import in_words
 
     now = read_status(Path(PartyFile.read(chosen.party).party.folder))
     if chosen.json:

@@ -10,7 +10,7 @@ from ..config.runfile import RunFile
 from ..core.errors import SettingError
 from ..core.extras import lacking
 from ..engines.multiprocess.ranks import WAIT, Ranks, joined, restarted
-from ..privacy.settings import in_words
+from ..privacy.spending import in_words
 from ..records.record import GREW, grew
 from ..report.page import write_report
 from ..runs.follower import Follower

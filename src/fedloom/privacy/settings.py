@@ -11,25 +11,19 @@ sampling: the receiver knows the rows of a minibatch. Three modes:
 - "noise-only": noise on embeddings alone, as in VAFL. A heuristic without a guarantee: a trained
   block carries information about a record into the embeddings of other rows.
 
-Conversions between mu and (epsilon, delta) are dp-accounting's.
+accounting.py converts between mu and (epsilon, delta), spending.py says what a run has spent.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from types import ModuleType
-from typing import Annotated, Any, Literal, NamedTuple
-
-import torch
-from torch import Tensor
+from typing import Annotated, Literal
 
 from ..core.checked import check_fields
 from ..core.errors import SettingError
-from ..core.extras import need
 from ..core.settings import NotNegative, above, at_least, inside
+from .accounting import Scales, allowed, mu_of
 
 Mode = Literal["frozen", "trained", "noise-only"]
 MODES: dict[str, str] = {
@@ -142,7 +136,7 @@ class Privacy:
         assert noise is not None
         release = None if self.clip is None else (2 * self.clip / noise) ** 2
         step = 0.0 if gradient is None else (2 / gradient) ** 2
-        if budget is not None and release is not None and release + step > _allowed(budget):
+        if budget is not None and release is not None and release + step > allowed(budget):
             raise SettingError(
                 f"privacy: the budget (mu {budget:.4g}) is spent before the first round: one "
                 f"release alone is mu {math.sqrt(release + step):.4g}; give more noise or a larger "
@@ -160,97 +154,3 @@ class Privacy:
         """The guarantee and its assumptions, as lines of text."""
         first = f"privacy mode {self.mode}: {MODES[self.mode]}"
         return [first, *ASSUMED] if self.guarantees else [first]
-
-
-class Scales(NamedTuple):
-    """The noise of a run. `release` and `step`: mu^2 of one release and of one local step; None
-    where rows are not clipped."""
-
-    noise: float
-    gradient_noise: float
-    budget: float | None
-    release: float | None
-    step: float
-
-    def mu(self, releases: Tensor, steps: Tensor) -> Tensor:
-        """mu of records with so many releases and local steps."""
-        assert self.release is not None
-        return (releases.double() * self.release + steps.double() * self.step).sqrt()
-
-    def exceeds(self, mu: float) -> bool:
-        return self.budget is not None and mu**2 > _allowed(self.budget)
-
-
-def _allowed(budget: float) -> float:
-    return budget**2 * (1 + 1e-9)  # a budget that is used up exactly is not exceeded
-
-
-def spent(
-    privacy: Privacy, scales: Scales, counts: Mapping[str, tuple[Tensor, Tensor]]
-) -> dict[str, Any]:
-    """The privacy part of a record of the run. `counts`: {silo: (releases, local steps) of each
-    row}."""
-    summary: dict[str, Any] = {
-        "mode": privacy.mode,
-        "guarantee": privacy.guarantees,
-        "says": MODES[privacy.mode],
-        "noise": scales.noise,
-        "releases": max(int(releases.max()) for releases, _ in counts.values()),
-        "budget_mu": scales.budget,
-    }
-    if scales.release is not None:
-        mus = [scales.mu(releases, steps) for releases, steps in counts.values()]
-        summary["mu"] = max(float(mu.max()) for mu in mus)
-        summary["mu_mean"] = sum(float(mu.mean()) for mu in mus) / len(mus)
-        summary["mu_total"] = float(torch.stack(mus).square().sum(0).max()) ** 0.5
-        if privacy.guarantees:
-            summary["delta"] = privacy.delta
-            summary["epsilon"] = epsilon_of(summary["mu"], privacy.delta)
-            summary["epsilon_total"] = epsilon_of(summary["mu_total"], privacy.delta)
-    return summary
-
-
-def spent_here(
-    privacy: Privacy, scales: Scales, silo: str, counts: tuple[Tensor, Tensor]
-) -> dict[str, Any]:
-    """The same for one silo's records, without totals over all silos, which a party does not
-    know."""
-    summary = spent(privacy, scales, {silo: counts})
-    return {name: value for name, value in summary.items() if not name.endswith("_total")}
-
-
-@lru_cache(maxsize=1024)
-def epsilon_of(mu: float, delta: float) -> float:
-    """epsilon at delta of mu-Gaussian differential privacy."""
-    return 0.0 if mu == 0 else float(_accounting().get_epsilon_gaussian(1 / mu, delta))
-
-
-@lru_cache(maxsize=64)  # a run asks at every step
-def mu_of(epsilon: float, delta: float) -> float:
-    """The largest mu that is (epsilon, delta)-private."""
-    return 1 / float(_accounting().get_sigma_gaussian(epsilon, delta))
-
-
-def need_accounting() -> None:
-    """Refuse a run that makes a promise, where what it spends cannot be counted."""
-    need("privacy", "accounting for privacy")
-
-
-def _accounting() -> ModuleType:
-    need_accounting()
-    import dp_accounting  # imported here: it takes a second
-
-    return dp_accounting
-
-
-def in_words(summary: Mapping[str, Any]) -> str:
-    """The privacy part of a record, as a sentence."""
-    if "mu" not in summary:
-        return f"privacy: {summary['says']}; rows are not clipped, so no number can be given"
-    budget = "" if summary["budget_mu"] is None else f" of {summary['budget_mu']:.4g}"
-    text = f"privacy: the most used record of a silo has spent mu {summary['mu']:.4g}{budget}"
-    if "epsilon" in summary:
-        text += f" (epsilon {summary['epsilon']:.4g} at delta {summary['delta']:g})"
-    if "mu_total" in summary:
-        text += f", a person over all silos {summary['mu_total']:.4g}"
-    return f"{text}; {summary['says']}"

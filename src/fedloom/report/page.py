@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.extras import need
-from ..privacy.settings import ASSUMED, in_words
+from ..privacy.settings import ASSUMED
+from ..privacy.spending import in_words
 from . import bars, costs, style, words
 from .curves import Axis, banded, close_up, panels
 from .folder import RunFolder, read_run

@@ -23,7 +23,8 @@ from ...fabric.verbs import Fabric
 from ...models.block import Params
 from ...models.clipping import Guarded
 from ...models.task import Part, Task, Theta
-from ...privacy.settings import Privacy, Scales, need_accounting
+from ...privacy.accounting import Scales, need_accounting
+from ...privacy.settings import Privacy
 from . import local
 from .local import Shield
 

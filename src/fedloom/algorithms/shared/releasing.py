@@ -14,7 +14,9 @@ from torch import Tensor
 
 from ...fabric.verbs import Fabric
 from ...models.task import Task
-from ...privacy.settings import Privacy, Scales, spent, spent_here
+from ...privacy.accounting import Scales
+from ...privacy.settings import Privacy
+from ...privacy.spending import spent, spent_in_silo
 from ..contract import Algorithm
 from .protection import Protection
 
@@ -72,7 +74,7 @@ class Releasing(Algorithm):
     def spending_of(self, fed: Fabric, silo: str) -> dict[str, Any]:
         """The same for one silo's records, as its hub may say."""
         assert self.privacy is not None
-        return spent_here(self.privacy, self.scales, silo, fed.releases.of(silo))
+        return spent_in_silo(self.privacy, self.scales, silo, fed.releases.of(silo))
 
     def protections(self) -> dict[str, str]:
         if self.privacy is None:

@@ -38,7 +38,7 @@ from ...data.placement import View
 from ...engines.party.engine import PartyEngine
 from ...fabric.attempts import START, ResumePoint
 from ...fabric.schedule import Schedule
-from ...privacy.settings import in_words
+from ...privacy.spending import in_words
 from ...runs.build import build_algorithm, build_schedule
 from ...runs.loop import play
 from ...transports.links.party import PartyTransport

@@ -20,7 +20,9 @@ from torch import Tensor
 from ...core import seal
 from ...core.errors import DamagedError, SettingError
 from ...core.topology import Client, title
-from ...privacy.settings import Privacy, Scales, spent_here
+from ...privacy.accounting import Scales
+from ...privacy.settings import Privacy
+from ...privacy.spending import spent_in_silo
 
 BOOK = "privacy.msgpack"
 CURE = "restore it; without the file, all rounds so far count as if everything was sent"
@@ -89,7 +91,7 @@ class PrivacyBook:
     def spent(self) -> dict[str, Any]:
         """For the log and the status."""
         counts = (self._releases, self._steps)
-        return spent_here(self._privacy, self._scales, self._client.silo, counts)
+        return spent_in_silo(self._privacy, self._scales, self._client.silo, counts)
 
     def _remembers(self, mark: bytes) -> bool:
         known = mark in self._marks
