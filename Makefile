@@ -1,5 +1,4 @@
-# Two commands do everything on a machine with Python >= 3.11, git and make. TORCH=2.6.0 sets up with
-# another torch than that of constraints.txt:
+# Two commands do everything on a machine with Python >= 3.11, git and make:
 #   make demo    sets up, trains on a real data set beside baselines, writes a report
 #   make test    sets up, checks style and types, runs the tests
 #   make docs    builds the documentation: out/site/index.html
@@ -10,7 +9,6 @@
 #   make bench-gpu   the same for what needs a GPU
 
 PYTHON ?= python3
-TORCH ?=
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -27,8 +25,7 @@ $(READY): pyproject.toml constraints.txt
 	  { echo "fedloom needs Python 3.11 or newer: make PYTHON=python3.11 ..."; exit 1; }
 	@echo "== setting up $(VENV) (once; takes a few minutes)"
 	@$(PYTHON) -m venv $(VENV)
-	@sed $(if $(TORCH),'s/^torch==.*/torch==$(TORCH)/; /^sympy==/d','') constraints.txt > $(VENV)/constraints.txt
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(VENV)/constraints.txt -e '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $(READY)
 
 demo: $(READY)
