@@ -32,7 +32,7 @@ def choose(
     if first is Native and not (options.device.type == "cpu" and by_size):
         raise SettingError("executor native: it is for a CPU, and has no chunks of clients")
     chain = [first(options)]
-    if first is Native:  # which computes means; what else there is, is traced
+    if first not in (Plain, Traced, Compiled):  # what they refuse is traced
         chain.append(Traced(options))
     if first is not Plain:
         chain.append(Plain(options))

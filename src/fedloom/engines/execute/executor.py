@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 
+from ...core.gradients import StepsWay
 from ..limits import DEFAULT, Limits
 from .described import Mean, Sums
 
@@ -49,6 +50,8 @@ class Executor:
     name: ClassVar[str]
     batches_one: ClassVar[bool] = False
     """Whether one client by itself is given to it as a batch of one."""
+    steps: StepsWay | None = None
+    """A shorter way for plain local steps inside of work (core/gradients.py: `steps_by`)."""
 
     def __init__(self, options: Options):
         self.options = options
@@ -74,6 +77,8 @@ class Executors:
         """Whether one client by itself is a batch of one."""
         self.sums_some = any(type(one).sums is not Executor.sums for one in chain)
         """Whether one of them may compute sums in one go."""
+        self.steps = next((one.steps for one in chain if one.steps is not None), None)
+        """The way of the first that has one."""
 
     def __iter__(self) -> Iterator[Executor]:
         return iter(self._chain)

@@ -31,7 +31,6 @@ from ...models.block import Params
 from ...models.task import NamelessPart, Part, SiloAsked
 from ..execute.described import Flat, Given
 from ..execute.executor import Executors, Work, first_line, log
-from ..execute.plain.few_rows import FewRows
 from ..layers.rules import ON_CPU, Called, Instead, Rules
 from .axis import Chunk, Value, beside
 
@@ -214,7 +213,6 @@ class How(NamedTuple):
     executors: Executors
     named: set[Local]
     rules: Rules
-    few_rows: FewRows
 
 
 class Mapped(Lazy):
@@ -288,7 +286,7 @@ class Mapped(Lazy):
 
         def mapped(*trees: Any) -> Any:
             along = (0 if axis else None for axis in stacked)
-            with steps_by(self._how.few_rows), self._ruled():
+            with steps_by(self._how.executors.steps), self._ruled():
                 return vmap(f, in_dims=tuple(map(tree.axes, trees, along)))(*trees)
 
         run = self._how.executors.run

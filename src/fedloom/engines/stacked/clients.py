@@ -24,7 +24,6 @@ from ...fabric.schedule import Bools, Everyone, Moment, Schedule
 from ...models.task import NamelessPart, Shapes, Task
 from ..execute.choose import choose
 from ..execute.executor import CALLS, Options
-from ..execute.plain.few_rows import FewRows
 from ..execute.workers import autocast
 from ..layers.gpu.convolutions import of_clients
 from ..layers.rules import Rules
@@ -112,7 +111,7 @@ class Clients(Engine):
             rules = {**rules, **rules_for(part)}
         together = [tuple(silos) for silos in alike.values()]
         self._plan = Plan(self._axis, together, self._cost, self.device, limits.chunk_values)
-        self._how = How(self._client_call, self.executors, set(), rules, FewRows(limits))
+        self._how = How(self._client_call, self.executors, set(), rules)
         self._all = np.ones(self._axis.size, dtype=bool)
         self._roster = self._all.copy()  # one for all scopes: changed in place
         self._owner = np.stack(

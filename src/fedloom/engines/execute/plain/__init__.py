@@ -8,13 +8,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..executor import Executor, Work
+from ..executor import Executor, Options, Work
+from .few_rows import FewRows
 
 
 class Plain(Executor):
     """A call, as torch runs it."""
 
     name = "plain"
+
+    def __init__(self, options: Options):
+        super().__init__(options)
+        self.steps = FewRows(options.limits)
 
     def run(self, work: Work) -> Any:
         return work.plainly()
