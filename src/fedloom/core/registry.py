@@ -1,12 +1,12 @@
-"""Names for what users choose by name; other packages add to them through entry points.
+"""Registries of what users choose by name. Other packages add to them through entry points.
 
-A package that wants its algorithm listed declares, in its own metadata,
+A package that wants its algorithm listed declares in its metadata:
 
     [project.entry-points."fedloom.algorithms"]
     mine = "my_package.mine:Mine"
 
-and likewise for the other registries below. What it names may register itself when its module is
-imported, too; where it names a module, that is all that is wanted.
+and likewise for the other registries below. An entry point may name a module, too, which registers
+its classes when it is imported.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ T = TypeVar("T")
 
 
 class Registry:
-    """name -> class or factory. `subclass_of`, `instance_of`: where the class is that all of them
-    are made of; without, they are anything that can be called.
+    """A map from names to classes or factories. `subclass_of`, `instance_of`: the dotted name of
+    the class that all of them must be made of. Without, anything that can be called is accepted.
 
-    Other packages are looked at when a name is asked for that is not known here. One that cannot be
-    loaded is kept in `broken`, and takes nothing from the others. `home`: the module that registers
-    FedLoom's own, where nothing else is sure to import it. `given`: parameters that FedLoom fills;
-    the others are settings of a run file or party file.
+    Other packages are loaded when a name is not known here. A package that cannot be loaded is
+    listed in `broken`, and does not affect the others. `home`: the module that registers FedLoom's
+    own, where nothing else is sure to import it. `given`: parameters that FedLoom fills; the others
+    are settings of a run file or party file.
     """
 
     _all: ClassVar[list[Registry]] = []
@@ -55,14 +55,14 @@ class Registry:
         self._subclass_of, self._instance_of = subclass_of, instance_of
         self._home, self.given = home, tuple(given)
         self._known: dict[str, Any] = {}
-        self._waiting: list[EntryPoint] | None = None
+        self._unloaded: list[EntryPoint] | None = None
         self._broken: dict[str, str] = {}
         Registry._all.append(self)
 
     def register(self, name: str) -> Callable[[T], T]:
         def add(thing: T) -> T:
-            if (wanted := self._wanted(thing)) is not None:
-                raise SettingError(f"the {self.what} {name!r} must be {wanted}, not {thing!r}")
+            if (requirement := self._requirement(thing)) is not None:
+                raise SettingError(f"the {self.what} {name!r} must be {requirement}, not {thing!r}")
             if self._known.setdefault(name, thing) is not thing:
                 raise SettingError(f"the {self.what} {name!r} is registered already")
             return thing
@@ -71,15 +71,15 @@ class Registry:
 
     def __getitem__(self, name: str) -> Any:
         if isinstance(name, str) and name not in self._known:
-            self._scan()
+            self._load_entry_points()
         if not isinstance(name, str) or name not in self._known:
             raise SettingError(self.unknown(name))
         return self._known[name]
 
     @contextmanager
     def scratch(self) -> Iterator[None]:
-        """What is registered inside is forgotten afterwards: for tests."""
-        self._scan()  # what is imported only once must not be forgotten
+        """Registrations inside the block are forgotten afterwards: for tests."""
+        self._load_entry_points()  # modules that are imported only once must not be forgotten
         known = dict(self._known)
         try:
             yield
@@ -87,28 +87,28 @@ class Registry:
             self._known = known
 
     def settings(self, name: str) -> dict[str, Field]:
-        """What a run file may say about one of them."""
+        """The settings that a run file may give to the thing of this name."""
         return fields_of(self[name], self.given)
 
     def __iter__(self) -> Iterator[str]:
-        self._scan()
+        self._load_entry_points()
         return iter(sorted(self._known))
 
     @property
     def broken(self) -> dict[str, str]:
-        """What other packages declare and cannot be loaded: {which: why}."""
-        self._scan()
+        """Things of other packages that cannot be loaded, with the reason."""
+        self._load_entry_points()
         return dict(self._broken)
 
     def unknown(self, name: object) -> str:
-        """What to say of a name that nobody has registered."""
-        told = f"unknown {self.what} {name!r}{nearest(str(name), self)}"
+        """The error text for an unknown name."""
+        text = f"unknown {self.what} {name!r}{nearest(str(name), self)}"
         for which, why in self.broken.items():
-            told += f"; {which} cannot be loaded ({why})"
-        return told
+            text += f"; {which} cannot be loaded ({why})"
+        return text
 
-    def _wanted(self, thing: Any) -> str | None:
-        """What it would have to be; None where it is."""
+    def _requirement(self, thing: Any) -> str | None:
+        """What the thing would have to be; None if it is that already."""
         if self._subclass_of is not None:
             kind = pkgutil.resolve_name(self._subclass_of)
             fits = isinstance(thing, type) and issubclass(thing, kind)
@@ -118,15 +118,15 @@ class Registry:
             return None if fits else "made by its decorator"
         return None if callable(thing) else "a class or a function"
 
-    def _scan(self) -> None:
+    def _load_entry_points(self) -> None:
         with Registry._lock:
-            self._come_home()
-            if self._waiting is None:
-                self._waiting = list(entry_points(group=f"fedloom.{self.plural}"))
-            while self._waiting and not Registry._loading:
-                self._load(self._waiting.pop(0))
+            self._load_home()
+            if self._unloaded is None:
+                self._unloaded = list(entry_points(group=f"fedloom.{self.plural}"))
+            while self._unloaded and not Registry._loading:
+                self._load(self._unloaded.pop(0))
 
-    def _come_home(self) -> None:
+    def _load_home(self) -> None:
         home, self._home = self._home, None
         if home is not None:
             try:
@@ -139,13 +139,13 @@ class Registry:
 
     def _load(self, point: EntryPoint) -> None:
         before = [(registry, dict(registry._known)) for registry in Registry._all]
-        Registry._loading = True  # a module that asks for names meanwhile is imported by half
+        Registry._loading = True  # a module that looks names up meanwhile is half imported
         try:
             thing = point.load()
             if not isinstance(thing, ModuleType):
                 self.register(point.name)(thing)
         except (Exception, SystemExit) as problem:
-            for registry, known in before:  # a module that was imported by half has nothing here
+            for registry, known in before:  # a half imported module registers nothing
                 registry._known = known
             package = "a package" if point.dist is None else point.dist.name
             why = f"{type(problem).__name__}: {problem}"
@@ -159,7 +159,7 @@ algorithms = Registry(
 )
 """Algorithms by name: subclasses of `Algorithm`."""
 models = Registry("model", "models")
-"""Models by name: functions of settings that give what makes a module."""
+"""Models by name: functions of settings that return a module factory."""
 losses = Registry("loss", "losses")
 """Losses by name: subclasses of `Loss`."""
 datasets = Registry("data set", "datasets", instance_of="fedloom.data.catalog:DatasetLoader")
@@ -177,24 +177,24 @@ vertical_partitioners = Registry(
     "vertical_partitioners",
     given=("data", "silos", "seed", "draw", "grid", "lists"),
 )
-"""How columns are dealt out to silos, by name: functions of a data set and the silos."""
+"""Ways to divide columns among silos, by name: functions of a data set and the silos."""
 horizontal_partitioners = Registry(
     "horizontal partitioner",
     "horizontal_partitioners",
     given=("data", "clients", "seed", "draw", "placement", "alpha", "key", "shares"),
 )
-"""How rows are dealt out to a silo's clients, by name: functions of a data set and their number."""
+"""Ways to divide rows among a silo's clients, by name: functions of a data set and the clients."""
 metrics = Registry("metric", "metrics", instance_of="fedloom.records.metrics:Metric")
 """Metrics by name: functions that `metric` has registered."""
 writers = Registry(
     "records writer", "writers", home="fedloom.records.writers", given=("folder", "title", "config")
 )
-"""Records writers by name: what makes a `Writer`, given a run's folder, title and run file."""
+"""Records writers by name: factories of a `Writer`, given a run's folder, title and run file."""
 transports = Registry(
     "transport",
     "transports",
     home="fedloom.deployment.connect",
     given=("links", "run", "options"),
 )
-"""Transports by name: what makes a party's links, given whom it is connected with, the run and the
-options of every transport."""
+"""Transports by name: factories of links, given a party's peers, the run and the options of every
+transport."""
