@@ -52,7 +52,7 @@ def saved(folder, done, value):
         transport.send(Message(Key(round, 1), "hub-embedding", "ash", "birch", None))
         transport.send(Message(Key(round, 2), "rest", "ash", Client("ash", "0"), None))
         fed.end()
-    fed.go_on(done, {Client("ash", "0"): Key(done - 1, 4)})
+    fed.continue_from(done, {Client("ash", "0"): Key(done - 1, 4)})
     (theta,) = fed.read(ALGORITHM.start(fed).theta).values()
     block = {name: a.clone().fill_(value) for name, a in theta.block.items()}
     state = ALGORITHM.State(AtHubs({"ash": theta._replace(block=block)}, fed.silos))

@@ -15,7 +15,7 @@ from fedloom.core import tree
 from fedloom.core.errors import DataError, SettingError
 from fedloom.core.topology import SERVER, Topology
 from fedloom.core.tree import largest_difference
-from fedloom.engines.party.in_threads import run_apart
+from fedloom.engines.party.in_threads import run_in_threads
 from fedloom.fabric.schedule import Everyone, Recorded, Turn
 from fedloom.records.record import Record
 from fedloom.runs.loop import play
@@ -67,7 +67,7 @@ class TestRecords:
     def test_parties_apart_replay_it_too(self):
         algorithm, rows, learn = VAFL(lr=0.3, batch=9, max_delay=2), placement(), task(head=True)
         ran = Run(algorithm, learn, rows, seed=3, precision="float64", network=UNEVEN).fit(3)
-        apart = run_apart(
+        apart = run_in_threads(
             lambda fed: [*play(fed, algorithm, 3)][-1][1],
             learn,
             ran.shapes,

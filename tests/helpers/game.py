@@ -30,7 +30,7 @@ from fedloom.core.placed import Noise
 from fedloom.core.topology import Client
 from fedloom.data.placement import Placement, Shard
 from fedloom.engines.party.engine import PartyEngine
-from fedloom.engines.party.values import Held
+from fedloom.engines.party.values import HostedValues
 from fedloom.fabric.noise import among_padding
 from fedloom.fabric.schedule import Everyone
 from fedloom.models.library import linear
@@ -137,13 +137,15 @@ class World(PartyEngine):
                 noise = self.chosen[client][number]
             own_noise = Noise(noise, torch.zeros(len(rows), 0, dtype=self.dtype))
             replaced[client] = among_padding(own_noise, where.slots[client] >= 0)
-        return Held(replaced)
+        return HostedValues(replaced)
 
     def noise(self, ids, steps, sizes):
         noise_k = super().noise(ids, steps, sizes)
         if self.real:
             return noise_k
-        return Held({c: torch.zeros_like(noise_k.get(c, "noise")) for c in noise_k.clients()})
+        return HostedValues(
+            {c: torch.zeros_like(noise_k.get(c, "noise")) for c in noise_k.clients()}
+        )
 
 
 def run_world(algorithm, table, head, rounds, seed, world=None, real=None, chosen=None):

@@ -1,5 +1,5 @@
-"""Who runs a round: the party engine (the reference, and every real party), the stacked engine
-(many clients at once on one machine), the multiprocess engine (one owner's GPUs).
+"""The engines that run rounds: party (the reference, and every real party), stacked (a simulation
+that computes many clients at once), multiprocess (one owner's GPUs).
 
 May import: core, data, models, fabric, transports; never an algorithm.
 """

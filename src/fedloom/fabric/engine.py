@@ -308,5 +308,5 @@ class Engine(HubMoves, Fabric):
         return None
 
     @abstractmethod
-    def _told(self, at: str, value: AtHubs[Any]) -> Any:
+    def _announced(self, at: str, value: AtHubs[Any]) -> Any:
         """A decision of one party, announced to all; not a message of the algorithm."""

@@ -93,7 +93,7 @@ class Visits(NamedTuple):
             return fed.clock.visitors(self.at, group)
         first = fed._first(self.at, number, back, group)
         if first is not None:
-            return tuple(fed._told(self.at, first))
+            return tuple(fed._announced(self.at, first))
         order = fed.streams.common("visits", fed.round, number).permutation(len(fed.silos))
         return tuple(fed.silos[place] for place in order[:group].tolist())
 
@@ -112,7 +112,7 @@ class Visits(NamedTuple):
         called: tuple[str, ...] = ()
         if self.again is not None:
             stale = fed.at(at, self.again, fed.parts, self.given, table, known, self._at(asks))
-            called = fed._told(at, fed.at(at, _names, fed.known(fed.silos), stale))
+            called = fed._announced(at, fed.at(at, _names, fed.known(fed.silos), stale))
         turn = Turn(tuple(visit.silo for visit in visits), called)
         for call in _calls(turn, visits):
             asks.append((call, self._call(own, call)))

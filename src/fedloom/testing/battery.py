@@ -29,7 +29,7 @@ from ..core import tree
 from ..core.topology import Party
 from ..data.placement import Placement, Shard
 from ..engines.limits import Limits
-from ..engines.party.in_threads import one_silo_each, run_apart
+from ..engines.party.in_threads import one_silo_each, run_in_threads
 from ..engines.stacked.engine import StackedEngine
 from ..fabric.engine import Engine
 from ..fabric.schedule import START, Bools, Drawn, Everyone, Moment, Recorded, Schedule, Scripted
@@ -170,7 +170,7 @@ def parties_alone(algorithm: Algorithm) -> float:
         right = _run(algorithm, rows, learn, engine="reference", schedule=schedule)
         shared = [one_silo_each(rows), _crosswise(rows)] if name == "drawn" else []
         for groups in (None, *shared):
-            apart = run_apart(
+            apart = run_in_threads(
                 lambda fed: _played(fed, algorithm),
                 right.task,
                 right.shapes,

@@ -9,7 +9,7 @@ from fedloom.algorithms import VAFL, SplitNNAsync
 from fedloom.core import tree
 from fedloom.core.errors import LostError
 from fedloom.engines.party.arrivals import Arrivals
-from fedloom.engines.party.in_threads import run_apart
+from fedloom.engines.party.in_threads import run_in_threads
 from fedloom.engines.party.timeouts import Waits
 from fedloom.fabric.kinds import Key, Message
 from fedloom.fabric.schedule import Everyone, Recorded, Resumed, Turn
@@ -44,7 +44,7 @@ def live(algorithm, transport=None, waits=WAITS, schedule=None):
 
     given = {"seed": SEED, "schedule": schedule or Everyone(), "waits": waits}
     link = transport or MemoryTransport(rows.topology.parties)
-    return run_apart(run_party, learn, shapes, rows, **given, transport=link, by_arrival=True)
+    return run_in_threads(run_party, learn, shapes, rows, **given, transport=link, by_arrival=True)
 
 
 def assert_replays(algorithm, apart):

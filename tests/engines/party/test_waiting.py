@@ -13,7 +13,7 @@ from fedloom.core import tree
 from fedloom.core.errors import AbortedError, FedLoomError, LostError, PlacementError, ProtocolError
 from fedloom.core.topology import Client
 from fedloom.engines.party.engine import PartyEngine
-from fedloom.engines.party.in_threads import run_apart
+from fedloom.engines.party.in_threads import run_in_threads
 from fedloom.engines.party.timeouts import Waits
 from fedloom.engines.party.values import Pending
 from fedloom.fabric.kinds import Key
@@ -113,7 +113,7 @@ def live(algorithm, transport, waits=SKIP, rounds=ROUNDS, schedule=None, on_roun
             return None
         return state
 
-    return run_apart(
+    return run_in_threads(
         run_party,
         learn,
         shapes,
@@ -364,7 +364,7 @@ def test_a_dead_hub_ends_the_run_for_everyone():
 
 def test_a_hub_that_skips_a_message_is_told_so():
     transport = HoldingBack(parties(), is_("hub-embedding", 1, "birch"))
-    with pytest.raises(ProtocolError, match="hub birch went on without sending hub-embedding"):
+    with pytest.raises(ProtocolError, match="hub birch continued without sending hub-embedding"):
         live(ALGORITHM, transport)
 
 
@@ -391,7 +391,7 @@ def test_an_abort_reaches_everyone_with_its_cause():
             raise
 
     with pytest.raises(FedLoomError, match="no_such_thing"):
-        run_apart(run_party, learn, shapes, rows, seed=SEED, schedule=Everyone())
+        run_in_threads(run_party, learn, shapes, rows, seed=SEED, schedule=Everyone())
     assert set(seen) == set(parties())
     others = [problem for party, problem in seen.items() if party != LATE]
     assert all(isinstance(problem, AbortedError) for problem in others)

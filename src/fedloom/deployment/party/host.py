@@ -238,7 +238,7 @@ class Host:
             self.log.tell("going on", message, **facts)
         self.past.line = line
         if at:
-            fed.go_on(at, {})
+            fed.continue_from(at, {})
         self._open_book(fed, at)
         return at
 

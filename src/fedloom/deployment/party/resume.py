@@ -21,9 +21,9 @@ from ...core.crash_points import crash
 from ...core.errors import DamagedError
 from ...core.placed import AtClients, AtHubs
 from ...core.topology import Client
-from ...engines.party.announcements import TOLD
+from ...engines.party.announcements import ANNOUNCEMENT
 from ...engines.party.engine import PartyEngine
-from ...engines.party.values import Held
+from ...engines.party.values import HostedValues
 from ...fabric.accounts import Books
 from ...fabric.attempts import tag
 from ...fabric.kinds import AT_THE_START, Key, Message
@@ -74,10 +74,10 @@ class Memory:
         links.receipts = [(*client, *key) for client, key in fed.receipts.items()]
         fields: dict[str, Any] = {}
         for name, value in state._asdict().items():
-            if not isinstance(value, Held):
+            if not isinstance(value, HostedValues):
                 fields[name] = fed.read(value)
                 continue
-            fields[name], undecided = value.parted()
+            fields[name], undecided = value.split_pending()
             for client, either in undecided.items():
                 fields[_before(name)] = {client: either.old}
                 links.pending[name] = either.key
@@ -105,7 +105,7 @@ class Memory:
         heard = [
             (message, message.source) for message in messages if isinstance(message.source, Client)
         ]
-        decided = before.kind == TOLD.name and changes.visits != self._known.visits
+        decided = before.kind == ANNOUNCEMENT.name and changes.visits != self._known.visits
         if len(heard) == self._heard and changes.dropped == self._known.dropped and not decided:
             return
         run, attempt = self.past.run, self.past.line.attempt
@@ -128,7 +128,7 @@ class Memory:
             state = self._load(round, links, fed, algorithm)
         if round and isinstance(transport.me, str):
             receipts = {Client(silo, name): Key(*key) for silo, name, *key in links.receipts}
-            fed.go_on(round, receipts)
+            fed.continue_from(round, receipts)
             for peer, link in transport.links.items():
                 gone, frames = links.sent.get(str(peer), (NOTHING, []))
                 link.resume(
@@ -149,7 +149,7 @@ class Memory:
         )
         for name, key in links.pending.items():
             state[name] = {
-                client: fed.undecided(client, new, state[_before(name)][client], Key(*key))
+                client: fed.add_pending(client, new, state[_before(name)][client], Key(*key))
                 for client, new in state[name].items()
             }
         releases = Releases.from_json(fed.size, checkpoint.releases)
@@ -175,7 +175,7 @@ class Memory:
             self._heard, self._files = self._heard + len(log.heard), self._files + 1
         self.forget(self._files)
         if self._files:
-            fed.happens_again(self._known)
+            fed.repeat_round(self._known)
 
     def forget(self, first: int = 0) -> None:
         """Deletes the logs of the round going on, from this one on."""

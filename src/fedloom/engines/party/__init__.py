@@ -1,4 +1,5 @@
-"""The party engine: hosts any set of parties, and reaches all others through a transport.
+"""The party engine hosts any set of parties and reaches all others through a transport. Hosting all
+parties, it is the reference engine.
 
-Hosting everyone it is the reference. May import: core, data, models, fabric, transports.
+May import: core, data, models, fabric, transports.
 """

@@ -1,7 +1,7 @@
-"""What one party decides and everyone must know: it tells the hubs, and each hub its clients.
+"""Announcements: a decision of one party, sent to all hubs and by each hub to its clients.
 
-Not a message of the algorithm, and in no ledger: where a party decides what happens next, those who
-run the same program from their own side must hear of it.
+All parties run the same program from their own side, so they must learn what one of them decides.
+An announcement is no message of the algorithm, and is in no ledger.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from ...core.topology import Client, Party, title
 from ...fabric.kinds import Key, Kind, Message
 from ...transports.base import Transport
 
-TOLD = Kind("told", "what happens next; carries a decision of the sender")
+ANNOUNCEMENT = Kind("told", "what happens next; carries a decision of the sender")
 
 
-def all_here(
+def all_hosted(
     hosted: Collection[Party], hubs: Collection[str], clients: Mapping[str, Sequence[Client]]
 ) -> bool:
-    """Whether everyone shares this host."""
-    known = [client for mine in clients.values() for client in mine]
-    return all(party in hosted for party in (*hubs, *known))
+    """Whether this process hosts all parties."""
+    all_clients = [client for of_hub in clients.values() for client in of_hub]
+    return all(party in hosted for party in (*hubs, *all_clients))
 
 
-def told(
+def announced(
     transport: Transport,
     hosted: Collection[Party],
     hubs: Collection[str],
@@ -36,26 +36,29 @@ def told(
     value: AtHubs[Any],
     seconds: float,
 ) -> Any:
-    """The decision, at the parties hosted here; those that share a host need not be told."""
-    decided: list[Any] = []
+    """Announce a decision and return it. `value`: the decision, at the party `at` that made it.
+    Parties in one process need no message."""
+    decisions: list[Any] = []
     if at in hosted:
-        decided.append(value.get(at, TOLD.name))
+        decisions.append(value.get(at, ANNOUNCEMENT.name))
     for hub in sorted(hubs):
         if at in hosted and hub not in hosted:
-            transport.send(Message(key, TOLD.name, at, hub, decided[0]))
+            transport.send(Message(key, ANNOUNCEMENT.name, at, hub, decisions[0]))
         elif at not in hosted and hub in hosted:
-            decided.append(_hear(transport, key, at, hub, seconds))
-    for silo, known in clients.items():
-        for client in known:
+            decisions.append(_receive(transport, key, at, hub, seconds))
+    for silo, of_silo in clients.items():
+        for client in of_silo:
             if silo in hosted and client not in hosted:
-                transport.send(Message(key, TOLD.name, silo, client, decided[0]))
+                transport.send(Message(key, ANNOUNCEMENT.name, silo, client, decisions[0]))
             elif silo not in hosted and client in hosted:
-                decided.append(_hear(transport, key, silo, client, seconds))
-    return decided[0]
+                decisions.append(_receive(transport, key, silo, client, seconds))
+    return decisions[0]
 
 
-def _hear(transport: Transport, key: Key, source: str, to: Party, seconds: float) -> Any:
-    message = transport.mailbox(to).take(source, key, TOLD.name, seconds)
+def _receive(transport: Transport, key: Key, source: str, to: Party, seconds: float) -> Any:
+    message = transport.mailbox(to).take(source, key, ANNOUNCEMENT.name, seconds)
     if message is None:
-        raise ProtocolError(f"{key}: {title(source)} went on without telling {title(to)}")
+        raise ProtocolError(
+            f"{key}: {title(source)} continued without announcing its decision to {title(to)}"
+        )
     return message.payload

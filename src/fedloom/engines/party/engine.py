@@ -1,7 +1,7 @@
-"""The party engine: any set of parties, every other link a transport.
+"""The party engine hosts any set of parties; all other parties are reached through a transport.
 
-Hosting everyone over in-memory mailboxes makes it the reference engine; hosting one party makes it
-that party's program. Moves are in moves.py; here are rounds, values and local work.
+Hosting all parties over in-memory mailboxes, it is the reference engine. Hosting one party, it is
+that party's program. Moves are in moves.py; rounds, values and local work are here.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from ...fabric.schedule import Bools, Moment, Recorded, Resumed, Schedule, Turn
 from ...fabric.visits import FREE
 from ...models.task import Part, Shapes, Task
 from ...transports.base import Transport
-from .announcements import TOLD, all_here, told
+from .announcements import ANNOUNCEMENT, all_hosted, announced
 from .arrivals import Arrivals
-from .client_noise import Book, ClientNoise
+from .client_noise import ClientNoise, NoiseBook
 from .moves import Moves
 from .pace import Pace
 from .quorum import Quorum
 from .timeouts import Waits
-from .values import Held, Holdings, Pending, Slots
+from .values import ClientData, HostedValues, Pending, Slots
 
 
 class PartyEngine(Moves):
@@ -54,7 +54,7 @@ class PartyEngine(Moves):
         by_arrival: bool = False,
         device: torch.device | str = "cpu",
         secrets: Secrets | None = None,
-        book: Book | None = None,
+        book: NoiseBook | None = None,
         precision: Precision | None = None,
         books: Books | None = None,
         on_demand: bool = False,
@@ -80,21 +80,21 @@ class PartyEngine(Moves):
         self._quorum = Quorum(self._waits)
         self._by_arrival = by_arrival
         self._arrivals: Arrivals | None = None
-        self._known = {
+        self._clients_of = {
             silo: [Client(silo, name) for name in names] for silo, names in view.clients.items()
         }
         self._names = view.clients
-        self._own = {
+        self._hosted_of = {
             silo: [client for client in clients if client in self.hosted]
-            for silo, clients in self._known.items()
+            for silo, clients in self._clients_of.items()
         }
-        self._rows = Holdings(view, task, shapes, self.device)
+        self._rows = ClientData(view, task, shapes, self.device)
         self._noise_of = ClientNoise(self.streams, self._rows, book)
         self._present: dict[Client, bool] = {}
-        self._sent_to: set[Client] = set()  # hosted here, who were sent something in this round
+        self._sent_to: set[Client] = set()  # hosted clients that received something in this round
         self._accepted: dict[Client, Key] = {}
         self._pending: dict[Client, list[Pending]] = {}
-        self._before: dict[str, Bools] = {}  # rosters before the upward move going on
+        self._before: dict[str, Bools] = {}  # rosters before the current upward move
 
     # Time
 
@@ -104,57 +104,59 @@ class PartyEngine(Moves):
         self._sent_to.clear()
         self._pace.begin()
         moment = Moment(round)
-        for silo, clients in self._known.items():
-            there = self.schedule.answers(moment, silo, self._names[silo])
+        for silo, clients in self._clients_of.items():
+            present = self.schedule.answers(moment, silo, self._names[silo])
             if silo in self.hosted:
-                self._quorum.begin(silo, int(there.sum()))
-                there = there & self._links(silo, there)
+                self._quorum.begin(silo, int(present.sum()))
+                present = present & self._links(silo, present)
                 full = np.ones(len(clients), dtype=bool)
-                self.record.note(moment, silo, self._names[silo], full, there)
-            self._present.update(zip(clients, there.tolist(), strict=True))
-            self._quorum.asked[silo] = int(there.sum())
+                self.record.note(moment, silo, self._names[silo], full, present)
+            self._present.update(zip(clients, present.tolist(), strict=True))
+            self._quorum.asked[silo] = int(present.sum())
 
     def end(self) -> None:
-        self._pace.end(self._transport, self._next(PACE)[0], self._known, self._waits)
+        self._pace.end(self._transport, self._next(PACE)[0], self._clients_of, self._waits)
         super().end()
 
     def _links(self, hub: str, wanted: Bools) -> Bools:
-        """To which of its clients a hub has a link; where everyone is waited for, to all."""
+        """Which clients a hub is connected to; without a deadline, all must be."""
         if isinstance(self.schedule, Resumed) and self.schedule.has_begun(self.round):
-            return wanted  # whoever took part in it does, and the others have heard so
+            return wanted  # the same clients take part again; the others know it
         mailbox = self._transport.mailbox(hub)
         if self._waits.up is not None:
-            some = [self._known[hub][place] for place in np.flatnonzero(wanted)]
-            self._quorum.await_links(mailbox, hub, some, self.round)
-        gone = np.array([mailbox.is_gone(client) for client in self._known[hub]], dtype=bool)
+            clients = [self._clients_of[hub][place] for place in np.flatnonzero(wanted)]
+            self._quorum.await_links(mailbox, hub, clients, self.round)
+        gone = np.array([mailbox.is_gone(client) for client in self._clients_of[hub]], dtype=bool)
         if self._waits.up is None and gone.any():
-            lost = self._known[hub][int(gone.argmax())]
+            lost = self._clients_of[hub][int(gone.argmax())]
             raise LostError(f"round {self.round}: {title(hub)} has lost {title(lost)}")
         return ~gone
 
     def _next(self, kind: Kind) -> tuple[Key, Moment]:
-        for hub in self.hosted & self._known.keys():  # a client that is left out hears nothing
+        for hub in (
+            self.hosted & self._clients_of.keys()
+        ):  # a client that is left out gets no message
             self._transport.pulse(hub)
         return super()._next(kind)
 
     def warm_up(self, dry_step: Callable[[Part, Streams], None]) -> None:
         if self._waits.up is None:
             return
-        for silo, clients in self._own.items():
+        for silo, clients in self._hosted_of.items():
             if clients:
                 dry_step(self.part.values[silo], self.streams)
             for client in clients:
                 self._transport.send(Message(AT_THE_START, READY.name, client, silo, None))
-        for hub in self._hubs() if self.round == 0 else ():  # else they were ready before
-            awaited = self._known[hub]
+        for hub in self._hubs() if self.round == 0 else ():  # later, they were ready before
+            awaited = self._clients_of[hub]
             self._transport.mailbox(hub).take_each(awaited, AT_THE_START, self._waits.patience)
 
     def finish(self) -> None:
-        for silo, clients in self._known.items():
+        for silo, clients in self._clients_of.items():
             if silo in self.hosted:
                 for client in clients:
                     self._down_message(AT_THE_END, END, client, None)
-        for clients in self._own.values():
+        for clients in self._hosted_of.values():
             for client in clients:
                 self._from_hub(AT_THE_END, END, client)
 
@@ -167,16 +169,16 @@ class PartyEngine(Moves):
 
     @property
     def receipts(self) -> dict[Client, Key]:
-        """The last move accepted from each client, at the hubs hosted here: part of what a hub
-        goes on from."""
+        """The last move accepted from each client, at the hubs hosted here. A hub needs them to
+        resume."""
         return dict(self._accepted)
 
-    def go_on(self, round: int, receipts: Mapping[Client, Key]) -> None:
-        """The next round is not the first: another process was here before."""
+    def continue_from(self, round: int, receipts: Mapping[Client, Key]) -> None:
+        """Continue a run of an earlier process after `round` rounds."""
         self.now.round, self._accepted = round, dict(receipts)
 
-    def happens_again(self, record: Recorded) -> None:
-        """The round that was going on goes as recorded, as far as that goes."""
+    def repeat_round(self, record: Recorded) -> None:
+        """Repeat the interrupted round as recorded, as far as the record goes."""
         self.schedule = Resumed(self.schedule, record)
 
     # Values
@@ -185,23 +187,23 @@ class PartyEngine(Moves):
         slots = {
             client: self._rows.slots(client, ids)
             for silo in self.scope
-            for client in self._known.get(silo, [])
+            for client in self._clients_of.get(silo, [])
         }
         batch = {client: self._rows.batch(client, ids, slots[client]) for client in self._clients()}
-        return Held(batch), Slots(ids.numel(), slots)
+        return HostedValues(batch), Slots(ids.numel(), slots)
 
     def _row_noise(
         self, where: RowMap, ids: Tensor, draw: Callable[[Client, Tensor], Noise]
     ) -> AtClients[Noise]:
         assert isinstance(where, Slots)
-        found = {}
+        noise = {}
         for client in self._clients():
-            mine = draw(client, ids.flatten()[where.real(client).cpu()])
-            found[client] = among_padding(mine, where.slots[client] >= 0)
-        return Held(found)
+            own_noise = draw(client, ids.flatten()[where.real(client).cpu()])
+            noise[client] = among_padding(own_noise, where.slots[client] >= 0)
+        return HostedValues(noise)
 
     def _noise(self, draw: Callable[[Client], Tensor]) -> AtClients[Tensor]:
-        return Held({client: draw(client) for client in self._clients()})
+        return HostedValues({client: draw(client) for client in self._clients()})
 
     def _row_streams(
         self, client: Client, name: tuple[int, ...], rows: Tensor, once: Once | None
@@ -218,18 +220,18 @@ class PartyEngine(Moves):
         return self._noise_of.step_stream(client, name, ids, steps)
 
     def _read_clients(self, value: Placed) -> dict[Client, Any]:
-        value = self._held(value, "read")
+        value = self._hosted(value, "read")
         values = {client: value.get(client, "read") for client in value.clients()}
         return {client: v for client, v in values.items() if v is not MISSING}
 
-    def undecided(self, client: Client, new: Any, old: Any, key: Key) -> Pending:
-        """State that a client keeps, out of its memory: its hub has yet to tell which counts."""
+    def add_pending(self, client: Client, new: Any, old: Any, key: Key) -> Pending:
+        """Restore state of a client that its hub has yet to confirm."""
         value = Pending(new, old, key)
         self._pending.setdefault(client, []).append(value)
         return value
 
     def place_clients(self, values: Mapping[Client, Any]) -> AtClients[Any]:
-        return Held({client: v for client, v in values.items() if client in self.hosted})
+        return HostedValues({client: v for client, v in values.items() if client in self.hosted})
 
     # Local work
 
@@ -237,29 +239,31 @@ class PartyEngine(Moves):
         check_local(f)
         results: dict[Client, Any] = {}
         for client in self._clients():
-            if any(isinstance(v, Held) and self._lacks(v, client, name_of(f)) for v in values):
+            if any(
+                isinstance(v, HostedValues) and self._lacks(v, client, name_of(f)) for v in values
+            ):
                 results[client] = MISSING
             else:
                 args = [argument(value, client, name_of(f)) for value in values]
                 results[client] = self._call(giving_tensors(f), title(client), args)
-        return Held(results)
+        return HostedValues(results)
 
     def hold(self, value: AtClients[Any]) -> AtClients[Any]:
         return value
 
     def keep(self, new: AtClients[Any], old: AtClients[Any]) -> AtClients[Any]:
-        mine, was = self._held(new, "keep"), self._held(old, "keep")
+        new_values, old_values = self._hosted(new, "keep"), self._hosted(old, "keep")
         kept: dict[Client, Any] = {}
         for client in self._clients():
             key = self._last_up(client.silo)
-            after, before = mine.raw(client, "keep"), was.raw(client, "keep")
+            after, before = new_values.raw(client, "keep"), old_values.raw(client, "keep")
             if after is MISSING or not self._present[client]:
                 kept[client] = before
             elif client.silo in self.hosted:
                 kept[client] = after
             else:
-                kept[client] = self.undecided(client, after, was.get(client, "keep"), key)
-        return Held(kept)
+                kept[client] = self.add_pending(client, after, old_values.get(client, "keep"), key)
+        return HostedValues(kept)
 
     # Visits
 
@@ -274,14 +278,16 @@ class PartyEngine(Moves):
         self._arrivals.free(back, self._next(FREE)[0])
         if at not in self.hosted:
             return AtHubs({}, (at,))
-        plan = self.schedule
-        before = plan.visitors(self.round, number) if isinstance(plan, Resumed) else None
-        who = self._arrivals.next(group, self._waits.for_hub, number == 0, before)
-        self.record.visited(self.round, number, Turn(who))
-        return AtHubs({at: who}, (at,))
+        schedule = self.schedule
+        before = schedule.visitors(self.round, number) if isinstance(schedule, Resumed) else None
+        visitors = self._arrivals.next(group, self._waits.for_hub, number == 0, before)
+        self.record.visited(self.round, number, Turn(visitors))
+        return AtHubs({at: visitors}, (at,))
 
-    def _told(self, at: str, value: AtHubs[Any]) -> Any:
-        if all_here(self.hosted, self._parties, self._known):
-            return value.get(at, TOLD.name)
-        key, seconds, link = self._next(TOLD)[0], self._waits.for_own_hub, self._transport
-        return told(link, self.hosted, self._parties, self._known, key, at, value, seconds)
+    def _announced(self, at: str, value: AtHubs[Any]) -> Any:
+        if all_hosted(self.hosted, self._parties, self._clients_of):
+            return value.get(at, ANNOUNCEMENT.name)
+        key, seconds, link = self._next(ANNOUNCEMENT)[0], self._waits.for_own_hub, self._transport
+        return announced(
+            link, self.hosted, self._parties, self._clients_of, key, at, value, seconds
+        )

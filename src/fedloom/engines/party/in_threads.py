@@ -1,7 +1,7 @@
-"""Parties apart: each in a thread of its own, sharing nothing but a transport.
+"""Each party in a thread of its own; they share nothing but a transport.
 
-Every party is given its own view of the data and runs the whole of round() from its own side. What
-a network run does between machines, this does inside one process.
+Every party gets its own view of the data and runs the whole of round() from its own side, as it
+would on a machine of its own.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Play = Callable[[PartyEngine], Any]
 
 
 @dataclass
-class Apart:
-    """How each group of parties ended."""
+class ThreadedRun:
+    """The engine and the final state of each group of parties."""
 
     engines: dict[tuple[Party, ...], PartyEngine]
     states: dict[tuple[Party, ...], Any]
@@ -41,7 +41,7 @@ class Apart:
         return Recorded.merged(engine.record for engine in self.engines.values())
 
 
-def run_apart(
+def run_in_threads(
     play: Play,
     task: Task,
     shapes: Shapes,
@@ -53,9 +53,9 @@ def run_apart(
     transport: Transport | None = None,
     groups: Sequence[Sequence[Party]] | None = None,
     by_arrival: bool = False,
-) -> Apart:
-    """`play` runs an engine to its end and returns the state; `groups` says who shares a thread
-    (by default nobody does); `by_arrival`: silos visit a master as they come."""
+) -> ThreadedRun:
+    """`play` runs an engine to its end and returns the state. `groups`: which parties share a
+    thread (default: none do). `by_arrival`: silos visit a master as they arrive."""
     parties = placement.topology.parties
     link = transport or MemoryTransport(parties)
     split = [tuple(group) for group in groups] if groups else [(party,) for party in parties]
@@ -79,7 +79,7 @@ def run_apart(
     for problem in sorted(problems, key=lambda p: isinstance(p, AbortedError)):
         assert problem is not None
         raise problem
-    return Apart(engines, {group: task.result() for group, task in running.items()})
+    return ThreadedRun(engines, {group: task.result() for group, task in running.items()})
 
 
 def one_silo_each(placement: Placement) -> list[list[Party]]:

@@ -1,4 +1,4 @@
-"""How many of a silo's clients there must be, where not all are waited for."""
+"""The quorum: the least number of a silo's clients, where a hub does not wait for all."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from .timeouts import Waits
 
 
 class Quorum:
-    """Of each hub hosted here. `asked`: clients that take part in the round, to begin with; who was
-    left out as it holds none of its rows does not count."""
+    """The quorums of the hubs hosted here. `asked`: how many clients take part in the round at
+    first; clients without rows in it do not count."""
 
     def __init__(self, waits: Waits):
         self._waits = waits
@@ -21,29 +21,34 @@ class Quorum:
         self.asked: dict[str, int] = {}
 
     def begin(self, hub: str, able: int) -> None:
-        """A round in which so many may take part."""
+        """Begin a round in which at most `able` clients take part."""
         self._least[hub] = min(self._waits.quorum, able)
 
-    def await_links(self, mailbox: Mailbox, hub: str, some: Sequence[Client], round: int) -> None:
-        """Until enough of them are connected."""
-        if not mailbox.await_back(some, self._least[hub], self._waits.patience):
+    def await_links(
+        self, mailbox: Mailbox, hub: str, clients: Sequence[Client], round: int
+    ) -> None:
+        """Wait until enough of these clients are connected."""
+        if not mailbox.await_back(clients, self._least[hub], self._waits.patience):
             raise self._too_few(hub, round, "are connected")
 
     def answers(
         self, mailbox: Mailbox, hub: str, awaited: Sequence[Client], key: Key, seconds: float
     ) -> dict[Party, Message]:
-        """What came in so many seconds; what a quorum lacks, up to patience, and then whoever is
-        gone may be back with its own."""
-        came = mailbox.take_each(awaited, key, seconds)
+        """The answers that came within `seconds`. If there are fewer than the quorum, wait for the
+        missing ones up to `patience`; lost clients may reconnect meanwhile."""
+        messages = mailbox.take_each(awaited, key, seconds)
         least = 0 if self._waits.up is None else min(self._least[hub], self.asked[hub])
-        lack = least - len(came)
-        if seconds and lack > 0:
-            silent, left = [c for c in awaited if c not in came], self._waits.patience - seconds
-            more = mailbox.take_each(silent, key, max(0.0, left), lack)
-            if len(more) < lack:
+        missing = least - len(messages)
+        if seconds and missing > 0:
+            silent, seconds_left = (
+                [c for c in awaited if c not in messages],
+                self._waits.patience - seconds,
+            )
+            more = mailbox.take_each(silent, key, max(0.0, seconds_left), missing)
+            if len(more) < missing:
                 raise self._too_few(hub, key.round, "answered")
-            came |= more
-        return came
+            messages |= more
+        return messages
 
     def _too_few(self, hub: str, round: int, what: str) -> LostError:
         return LostError(

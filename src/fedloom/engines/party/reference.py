@@ -1,4 +1,4 @@
-"""The reference engine: the party engine hosting everyone over in-memory mailboxes."""
+"""The reference engine: a party engine that hosts all parties over in-memory mailboxes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .timeouts import Waits
 def reference(
     task: Task, shapes: Shapes, placement: Placement, waits: Waits | None = None, **options: Any
 ) -> PartyEngine:
-    """Everyone of this placement, each by itself."""
+    """An engine that hosts all parties of this placement."""
     parties = placement.topology.parties
     return PartyEngine(
         task,

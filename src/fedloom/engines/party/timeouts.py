@@ -9,13 +9,13 @@ from ...core.errors import SettingError
 
 @dataclass(frozen=True)
 class Waits:
-    """How long to wait, in seconds.
+    """Deadlines in seconds.
 
     `up`: a client that has not answered its hub by then is absent from the rest of the round; None:
-    everyone is waited for. `patience`: how long a hub waits for a client then. `quorum`: with `up`,
-    fewer answers than this are not enough, and the hub waits on, up to `patience`. Hubs wait twice
-    as long for each other, and clients four times as long for their hub, so that a silence is named
-    by the party next to it. No wait is longer.
+    the hub waits for all clients. `patience`: how long a hub waits for a client in that case.
+    `quorum`: with `up`, the least number of answers; a hub with fewer waits on, up to `patience`.
+    Hubs wait twice as long for each other, and clients four times as long for their hub, so that a
+    silent party is named by the party next to it. No wait is longer.
     """
 
     up: float | None = None

@@ -1,4 +1,4 @@
-"""What the party engine holds for its clients: values, positions of rows, data."""
+"""Values of the party engine's clients, positions of their rows, and their data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ...fabric.kinds import Key
 from ...models.task import Shapes, Task
 
 
-class Held(AtClients):
+class HostedValues(AtClients):
     """A value at each client hosted here."""
 
     def __init__(self, values: Mapping[Client, Any]):
@@ -26,7 +26,7 @@ class Held(AtClients):
         return list(self._values)
 
     def raw(self, client: Client, user: str) -> Any:
-        """The value as it is held: perhaps MISSING, perhaps not settled yet."""
+        """The stored value: perhaps MISSING, or pending."""
         if client not in self._values:
             raise PlacementError(f"{user} at {title(client)}: the value lives elsewhere")
         return self._values[client]
@@ -37,13 +37,13 @@ class Held(AtClients):
             return value
         if not value.settled:
             raise PlacementError(
-                f"{user} uses the kept state of {title(client)} before its hub told whether it "
-                "counts: make a downward move first"
+                f"{user} uses the kept state of {title(client)} before its hub has confirmed "
+                "it: make a downward move first"
             )
         return value.value
 
-    def parted(self) -> tuple[dict[Client, Any], dict[Client, Pending]]:
-        """The values, as if those counted of which a hub has yet to tell; and these."""
+    def split_pending(self) -> tuple[dict[Client, Any], dict[Client, Pending]]:
+        """All values, with pending ones taken as confirmed; and those pending."""
         undecided = {c: v for c, v in self._values.items() if isinstance(v, Pending)}
         undecided = {client: value for client, value in undecided.items() if not value.settled}
         raw = {c: undecided[c].new if c in undecided else self.get(c, "read") for c in self._values}
@@ -51,7 +51,7 @@ class Held(AtClients):
 
 
 class Slots(RowMap):
-    """Positions of each known client's rows: [b], or [Q, b]; -1 is padding."""
+    """Positions of each known client's rows in a minibatch: [b], or [Q, b]; -1 is padding."""
 
     def __init__(self, size: int, slots: Mapping[Client, Tensor]):
         self.size = size
@@ -65,7 +65,7 @@ class Slots(RowMap):
         return self.slots[client][self.slots[client] >= 0]
 
     def padded(self, client: Client, rows: Rows) -> Rows:
-        """Rows in the layout of the client's slots, which only it needs."""
+        """Rows with padding, in the layout of the client's slots."""
         real = self.slots[client] >= 0
         value = rows.value.new_zeros(*real.shape, *rows.value.shape[1:])
         mask = torch.zeros_like(real)
@@ -74,8 +74,8 @@ class Slots(RowMap):
 
 
 class Pending:
-    """Client-held state whose fate the hub has yet to tell: `new` counts if the hub accepted the
-    move `key`, or a later one of that round."""
+    """State kept by a client that its hub has yet to confirm. `new` counts if the hub accepted the
+    move `key`, or a later one of that round; else `old` counts."""
 
     def __init__(self, new: Any, old: Any, key: Key):
         self.new, self.old, self.key = new, old, key
@@ -83,16 +83,16 @@ class Pending:
         self.settled = False
 
     def settle(self, receipt: Key | None) -> None:
-        mine = (
+        is_accepted = (
             receipt is not None
             and receipt.round == self.key.round
             and receipt.move >= self.key.move
         )
-        self.value, self.settled = (self.new if mine else self.old), True
+        self.value, self.settled = (self.new if is_accepted else self.old), True
 
 
-class Holdings:
-    """Rows of the clients known here, and the data of those hosted here."""
+class ClientData:
+    """The rows of all known clients, and the data of those hosted here."""
 
     def __init__(self, view: View, task: Task, shapes: Shapes, device: torch.device):
         self._shapes, self._device = shapes, device
@@ -128,26 +128,26 @@ class Holdings:
         return self._x[client], self._y[client]
 
     def features(self, client: Client, row: Tensor) -> Tensor:
-        """Of one row."""
+        """The features of one row."""
         return self._x[client][self._index[client][row].to(self._device)]
 
     def among(self, client: Client, ids: Tensor) -> Tensor:
-        """The client's own rows among some."""
+        """Those of the given rows that the client owns."""
         flat = ids.flatten()
         return flat[self._owner[client.silo][flat] == self._place[client]]
 
     def slots(self, client: Client, ids: Tensor) -> Tensor:
-        """Positions of the client's rows; at least one column, so that no batch is empty."""
-        mine = (self._owner[client.silo][ids] == self._place[client]).reshape(-1, ids.shape[-1])
-        width = max(1, int(mine.sum(1).max()))
-        slots = torch.full((len(mine), width), -1)
-        for step, hits in enumerate(mine):
-            found = hits.nonzero()[:, 0]
-            slots[step, : len(found)] = found + step * ids.shape[-1]
+        """Positions of the client's rows, in at least one column: no batch is empty."""
+        owned = (self._owner[client.silo][ids] == self._place[client]).reshape(-1, ids.shape[-1])
+        width = max(1, int(owned.sum(1).max()))
+        slots = torch.full((len(owned), width), -1)
+        for step, owned_in_step in enumerate(owned):
+            positions = owned_in_step.nonzero()[:, 0]
+            slots[step, : len(positions)] = positions + step * ids.shape[-1]
         return slots.reshape(*ids.shape[:-1], width).to(self._device)
 
     def batch(self, client: Client, ids: Tensor, slots: Tensor) -> Batch:
-        """The rows in those slots; padding repeats the client's first row."""
+        """The rows in these slots; padding repeats the client's first row."""
         mask = slots >= 0
         rows = self._index[client][ids.flatten()[slots.clamp(min=0).cpu()]].to(self._device)
         rows = torch.where(mask, rows, 0)
@@ -156,5 +156,5 @@ class Holdings:
 
 
 def with_weight(value: Any, weight: Tensor, dtype: torch.dtype) -> tuple[Any, Tensor]:
-    """What goes up for a weighted mean."""
+    """The payload for a weighted mean."""
     return value, weight.to(dtype)

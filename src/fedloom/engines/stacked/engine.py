@@ -114,5 +114,5 @@ class StackedEngine(Reduce):
     def _receive(self, key: Key, kind: Kind, source: str, to: str) -> Any:
         return self._sent.pop((key, source, to))
 
-    def _told(self, at: str, value: AtHubs[Any]) -> Any:
+    def _announced(self, at: str, value: AtHubs[Any]) -> Any:
         return value.get(at, "told")
