@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from fedloom.engines.stacked import chunks
+from fedloom.engines.stacked import sizing
 
 from .cases import RESNET, VIEWS, Case
 from .rivals import Rivals, rounds_of
@@ -119,7 +119,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="write the lines to this file")
     given = parser.parse_args()
     torch.backends.cudnn.benchmark_limit = given.tries
-    chunks.PIECES = given.pieces or chunks.PIECES
+    sizing.PIECES = given.pieces or sizing.PIECES
     if not torch.cuda.is_available():
         raise SystemExit("no GPU here")
     lines = [f"`make bench-gpu`: {machine()}; commit {commit()}.", "", *HEADER]

@@ -64,7 +64,7 @@ def test_one_file_knows_the_client_axis():
     assert users == {
         "core/gradients.py",
         "engines/execute/compiled/compiler.py",
-        "engines/stacked/client_axis.py",
+        "engines/stacked/lazy.py",
         "models/check.py",
     }
 
@@ -102,7 +102,7 @@ def test_the_client_axis_is_met_in_that_file_when_algorithms_run():
     """Not by names: whoever calls torch's vmap in a round of each registered algorithm."""
     ran = subprocess.run([sys.executable, "-c", RUNS], capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.split() == ["engines/stacked/client_axis.py", "models/check.py"]
+    assert ran.stdout.split() == ["engines/stacked/lazy.py", "models/check.py"]
 
 
 def test_the_front_door():

@@ -14,7 +14,7 @@ from fedloom.core import tree
 from fedloom.engines import layers
 from fedloom.engines.layers import cpu, rules
 from fedloom.engines.layers.rules import ON_CPU, Instead
-from fedloom.engines.stacked.axis import Value
+from fedloom.engines.stacked.axis import ChunkValue
 
 
 class Functional(nn.Module):
@@ -146,7 +146,7 @@ def test_a_model_that_cannot_have_them_is_computed_without():
 
 
 def test_large_values_are_added_one_by_one():
-    value = Value({"w": torch.randn(7, 3, 4)}, True)
+    value = ChunkValue({"w": torch.randn(7, 3, 4)}, True)
     counts = (4, 0, 3)
     plain = value.sums(None, counts)["w"]
     added = value.sums(None, counts, lone=12)["w"]

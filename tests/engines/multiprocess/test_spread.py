@@ -11,7 +11,7 @@ from fedloom.engines.multiprocess.engine import checksum, homes
 from fedloom.engines.multiprocess.parcels import packed, unpacked
 from fedloom.engines.multiprocess.ranks import joined
 from fedloom.engines.stacked.axis import Axis
-from fedloom.engines.stacked.chunks import Cost
+from fedloom.engines.stacked.sizing import ChunkSizing
 
 CPU = torch.device("cpu")
 
@@ -23,7 +23,7 @@ class Pair(NamedTuple):
 
 def shared(counts, rows, ranks, cost=None):
     axis = Axis({f"s{j}": tuple(map(str, range(k))) for j, k in enumerate(counts)})
-    costs = {silo: cost or Cost(8, 4, 1 << 20, None) for silo in axis.span}
+    costs = {silo: cost or ChunkSizing(8, 4, 1 << 20, None) for silo in axis.span}
     home = homes(axis, np.asarray(rows), costs, ranks)
     return [home[span] for span in axis.span.values()]
 
@@ -36,7 +36,7 @@ def test_silos_of_one_client_are_spread():
 def test_every_silo_is_shared_and_ranks_have_alike():
     rng = np.random.default_rng(0)
     rows = rng.integers(1, 50, 3 * 40)
-    found = shared([40, 40, 40], rows, 3, Cost(0, 1, 1 << 20, None))
+    found = shared([40, 40, 40], rows, 3, ChunkSizing(0, 1, 1 << 20, None))
     for j, home in enumerate(found):
         loads = np.bincount(home, rows[40 * j : 40 * (j + 1)])
         assert loads.max() - loads.min() <= 5

@@ -51,12 +51,14 @@ def test_silos_that_are_alike_are_one_lot_and_still_themselves(clients):
     assert tree.largest_difference(*found) < 1e-12
     fast = runs[0].fed
     assert fast._plan.alike == [("s0", "s1", "s2")]
-    assert asks_for_its_silo in fast._how.named
+    assert asks_for_its_silo in fast._execution.named
     ones = fast._lazy(fast.known(torch.ones(1)), "test")
-    assert [lot.silos for lot in fast._lots(fast._all, ones.value, ones)] == [("s0", "s1", "s2")]
+    assert [group.silos for group in fast._chunk_groups(fast._all, ones.value, ones)] == [
+        ("s0", "s1", "s2")
+    ]
     wide = fast._lazy(fast.at_clients(twice, fast.to_clients(VALUE, each_of_its_width(fast))), "x")
-    lots = fast._lots(fast._all, wide.value, wide)  # what cannot be stacked is not together
-    assert [lot.silos for lot in lots] == [("s0",), ("s1",), ("s2",)]
+    groups = fast._chunk_groups(fast._all, wide.value, wide)
+    assert [group.silos for group in groups] == [("s0",), ("s1",), ("s2",)]
 
 
 def test_clients_of_silos_that_are_alike_may_have_values_of_different_shapes():
@@ -79,7 +81,7 @@ def test_large_models_are_computed_silo_by_silo():
     task = Task({"s0": mlp(5, [6], 3), "s1": mlp(5, [6], 3)}, "cross-entropy")
     apart = Run(rule, task, data, precision="float64", limits=none)
     ones = apart.fed._lazy(apart.fed.known(torch.ones(1)), "test")
-    lots = apart.fed._lots(apart.fed._all, ones.value, ones)
-    assert [lot.silos for lot in lots] == [("s0",), ("s1",)]
+    groups = apart.fed._chunk_groups(apart.fed._all, ones.value, ones)
+    assert [group.silos for group in groups] == [("s0",), ("s1",)]
     mixed = Run(rule, task, data, precision="float64")
     assert tree.largest_difference(learnt(apart, 3), learnt(mixed, 3)) < 1e-12

@@ -17,8 +17,8 @@ from fedloom.engines.execute.workers import ahead
 from fedloom.engines.layers.gpu import convolutions, products
 from fedloom.engines.layers.rules import Instead
 from fedloom.engines.limits import DEFAULT, Limits
-from fedloom.engines.stacked import chunks, plan
-from fedloom.engines.stacked.chunks import Cost
+from fedloom.engines.stacked import plan, sizing
+from fedloom.engines.stacked.sizing import ChunkSizing
 from fedloom.models.block import Block
 from fedloom.models.losses import CrossEntropy, Loss
 
@@ -369,7 +369,7 @@ def test_convolutions_as_products(kind, close, channels, taps, stride):
 
 
 def test_a_gpu_sees_few_different_numbers_of_rows():
-    sizes = {rows: chunks.few_sizes(rows) for rows in range(2000)}
+    sizes = {rows: sizing.rounded_up(rows) for rows in range(2000)}
     assert all(rows <= size <= rows + max(1, rows // 16) for rows, size in sizes.items())
     assert sizes[0] == 0
     assert len({size for rows, size in sizes.items() if 1024 < size <= 2048}) <= 16
@@ -379,7 +379,7 @@ def test_a_gpu_sees_few_different_numbers_of_rows():
 
 
 def costing(weights, row, most=None, **limits):
-    return Cost(weights, row, most, DEFAULT.shared_models, limits=Limits(**limits))
+    return ChunkSizing(weights, row, most, DEFAULT.shared_models, limits=Limits(**limits))
 
 
 def test_every_client_is_in_one_chunk():
@@ -463,7 +463,7 @@ def test_of_a_minibatch_only_so_many_bytes_are_kept():
     taken, _ = fed.minibatch(torch.arange(200))
     for _ in range(2):
         fed._read_clients(taken)
-    kept = sum(map(tree.nbytes, taken._taken.values()))
+    kept = sum(map(tree.nbytes, taken._batches.values()))
     assert 0 < kept <= 2000
 
 

@@ -17,7 +17,7 @@ from fedloom.core.errors import NotFiniteError, PlacementError
 from fedloom.core.placed import AtHubs, OnDemand
 from fedloom.core.rng import _is_first
 from fedloom.engines.limits import Limits
-from fedloom.engines.stacked.client_axis import Same
+from fedloom.engines.stacked.lazy import SharedValue
 from fedloom.fabric.schedule import Moment, Scripted
 
 
@@ -38,7 +38,7 @@ def counted(monkeypatch, owner, name):
 def test_what_a_round_computes_for_the_same_clients_it_computes_once(monkeypatch):
     def computed(**limits):
         run = small(limits=Limits(**limits))
-        values = counted(monkeypatch, Same, "_compute")
+        values = counted(monkeypatch, SharedValue, "_compute")
         run.fit(5)
         return len(values)
 

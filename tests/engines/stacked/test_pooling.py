@@ -57,13 +57,13 @@ def pooled(monkeypatch):
     """The pools that were computed: silos, rows and whether for a mean."""
     found = []
 
-    class Noted(pooling.Pools):
+    class Noted(pooling.Pooling):
         def chunks(self, pieces):
             for chunk in super().chunks(pieces):
-                found.append((chunk.silos, chunk.pool.at.shape[1], chunk.pool.whole is not None))
+                found.append((chunk.silos, chunk.pool.at.shape[1], chunk.pool.weights is not None))
                 yield chunk
 
-    monkeypatch.setattr("fedloom.engines.stacked.plan.Pools", Noted)
+    monkeypatch.setattr("fedloom.engines.stacked.plan.Pooling", Noted)
     return found
 
 
@@ -89,9 +89,9 @@ def test_one_step_of_all_clients_at_once(pooled, settings, alike, schedule):
 
 def test_in_pieces(pooled):
     fast, plain = both(TDCD(local_steps=1, lr=0.3, batch=17, l2=0.1), task(), federation())
-    for silo, cost in fast.fed._cost.items():
-        fast.fed._cost[silo] = replace(
-            cost, limits=replace(POOLED, piece=5 * cost.row, chunk=5 * cost.row)
+    for silo, sizing in fast.fed._sizing.items():
+        fast.fed._sizing[silo] = replace(
+            sizing, limits=replace(POOLED, piece=5 * sizing.row, chunk=5 * sizing.row)
         )
     assert apart(fast, plain, 5) < 1e-12
     assert max(size for _, size, _ in pooled) <= 5
@@ -212,13 +212,13 @@ def test_rows_that_count_and_rows_that_are_there(pooled):
 def test_one_client_without_rows_stands_for_all(monkeypatch, weighting, schedule):
     rule = TDCD(local_steps=3, lr=0.3, batch=4, l2=0.2, weighting=weighting)
     fast, plain = both(rule, task(), federation(clients=(20, 30)), schedule=schedule)
-    computed, call = Counter(), fast.fed._sum_of
+    computed, call = Counter(), fast.fed._chunk_sums
 
     def noted(kind, chunk, *more):
         computed[fast.fed.round] += len(chunk.places)
         return call(kind, chunk, *more)
 
-    monkeypatch.setattr(fast.fed, "_sum_of", noted)
+    monkeypatch.setattr(fast.fed, "_chunk_sums", noted)
     assert apart(fast, plain, 8) < 1e-12
     assert len(computed) == 8
     assert max(computed.values()) <= 2 * (4 + 1)  # rows of each silo, and one without

@@ -63,7 +63,7 @@ class Described(Protocol):
         """What it is computed of."""
 
     @property
-    def segments(self) -> Minibatch | None:
+    def minibatch_rows(self) -> Minibatch | None:
         """The minibatch whose rows it has, if it has rows."""
 
     @property

@@ -23,12 +23,12 @@ from ...core.placed import AtClients
 from ...core.rng import Ints
 from ...fabric.kinds import Kind
 from ...fabric.schedule import Bools
-from ..stacked.axis import Axis, Chunk, Shares
-from ..stacked.chunks import Cost
-from ..stacked.client_axis import Lazy
+from ..stacked.axis import Axis, Chunk, WeightSums
 from ..stacked.engine import StackedEngine
-from ..stacked.minibatch import Segments
+from ..stacked.lazy import LazyValue
+from ..stacked.minibatch import MinibatchRows
 from ..stacked.plan import Silos
+from ..stacked.sizing import ChunkSizing
 from .parcels import packed, unpacked
 from .ranks import Ranks
 
@@ -42,7 +42,7 @@ class SpreadEngine(StackedEngine):
         super().__init__(*args, **options)
         self._ranks = ranks
         rows = np.bincount(self._owner.reshape(-1), minlength=self._axis.size)
-        self._mine = homes(self._axis, rows, self._cost, ranks.size) == ranks.rank
+        self._mine = homes(self._axis, rows, self._sizing, ranks.size) == ranks.rank
 
     def __str__(self) -> str:
         return f"{super().__str__()}; over {self._ranks}"
@@ -65,35 +65,35 @@ class SpreadEngine(StackedEngine):
 
     # What is computed here
 
-    def _here(self, there: Bools) -> Bools:
-        return there & self._mine
+    def _computed_here(self, present: Bools) -> Bools:
+        return present & self._mine
 
-    def _one_by_one(self, there: Bools) -> Iterator[Chunk]:
+    def _single_clients(self, present: Bools) -> Iterator[Chunk]:
         """A client is looked for: whoever has it tells the others, who wait here for it."""
-        yield from super()._one_by_one(there & self._mine)
+        yield from super()._single_clients(present & self._mine)
         self._ranks.numbers(self._at_move("looking for a client"))
 
     def hold(self, value: AtClients[Any]) -> AtClients[Any]:
         values = super().hold(value)
-        assert isinstance(values, Lazy)
-        values.has = self._lazy(value, "hold").has & self._there()
+        assert isinstance(values, LazyValue)
+        values.has = self._lazy(value, "hold").has & self._present()
         return values
 
     def keep(self, new: AtClients[Any], old: AtClients[Any]) -> AtClients[Any]:
         kept = super().keep(new, old)
-        assert isinstance(kept, Lazy)
+        assert isinstance(kept, LazyValue)
         after, before = self._lazy(new, "keep"), self._lazy(old, "keep")
-        kept.has = before.has | (after.has & self._there())
+        kept.has = before.has | (after.has & self._present())
         return kept
 
     # What comes of it everywhere
 
     def _rows(
-        self, kind: Kind, there: Bools, lazy: Lazy, where: Segments
+        self, kind: Kind, present: Bools, lazy: LazyValue, where: MinibatchRows
     ) -> Iterator[tuple[Silos, Tensor, Tensor | None]]:
         """A row has one client, so that what ranks add to it are zeros."""
         own: dict[str, tuple[Tensor, Tensor]] = {}
-        for silos, rows, mask in super()._rows(kind, there, lazy, where):
+        for silos, rows, mask in super()._rows(kind, present, lazy, where):
             masks = [where.everything] * len(silos) if mask is None else mask.split(where.size)
             own.update(zip(silos, zip(rows.split(where.size), masks, strict=True), strict=True))
         flat = [part for silo in self.scope for part in own[silo]]
@@ -105,15 +105,15 @@ class SpreadEngine(StackedEngine):
     def _sums(
         self,
         kind: Kind,
-        there: Bools,
-        lazy: Lazy,
-        weights: Lazy | None,
+        present: Bools,
+        lazy: LazyValue,
+        weights: LazyValue | None,
         like: Mapping[str, Any],
-    ) -> Iterator[tuple[Silos, Any, Shares]]:
+    ) -> Iterator[tuple[Silos, Any, WeightSums]]:
         parts = dict.fromkeys(self.scope, 0.0)
         forms = {silo: tree.apart(like[silo]) for silo in self.scope}
         sums = {silo: list(map(_zeros, tensors)) for silo, (tensors, _) in forms.items()}
-        for silos, total, shares in super()._sums(kind, there, lazy, weights, like):
+        for silos, total, shares in super()._sums(kind, present, lazy, weights, like):
             for at, silo in enumerate(silos):
                 parts[silo], sums[silo] = float(shares[at]), [a[at] for a in tree.tensors(total)]
         share = torch.tensor([*parts.values()], dtype=torch.float64, device=self.device)
@@ -131,20 +131,20 @@ class SpreadEngine(StackedEngine):
         parts = found.split([a.numel() for a in mine])
         return [part.reshape(a.shape) for part, a in zip(parts, mine, strict=True)]
 
-    def _everyones(self, forced: dict[int, Any]) -> dict[int, Any]:
+    def _from_all_ranks(self, by_place: dict[int, Any]) -> dict[int, Any]:
         everyone: dict[int, Any] = {}
-        for parcel in self._ranks.exchange(self._at_move("clients' values"), packed(forced)):
+        for parcel in self._ranks.exchange(self._at_move("clients' values"), packed(by_place)):
             everyone |= unpacked(parcel, self.device)
         return dict(sorted(everyone.items()))
 
 
-def homes(axis: Axis, rows: Ints, cost: Mapping[str, Cost], ranks: int) -> Ints:
+def homes(axis: Axis, rows: Ints, sizing: Mapping[str, ChunkSizing], ranks: int) -> Ints:
     """The rank of each client. Those of a silo are dealt out, the largest first, each to the rank
     with the least of this silo, of these to the one with the least of all: so that ranks are busy
     alike in a round, and in a visit of one silo."""
     home, loads = np.zeros(axis.size, dtype=np.int64), [0] * ranks
     for silo, span in axis.span.items():
-        each = rows[span] * cost[silo].row + cost[silo].weights
+        each = rows[span] * sizing[silo].row + sizing[silo].weights
         heap = [(0, load, rank) for rank, load in enumerate(loads)]
         heapq.heapify(heap)
         for place in np.argsort(-each, kind="stable").tolist():

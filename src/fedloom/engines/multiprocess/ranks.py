@@ -65,11 +65,11 @@ class Ranks:
     def __init__(self, wait: float = WAIT):
         self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self._local = int(os.environ.get("LOCAL_RANK", self.rank))
-        beside = int(os.environ.get("LOCAL_WORLD_SIZE", self.size))
+        on_device_of = int(os.environ.get("LOCAL_WORLD_SIZE", self.size))
         self._wait, self.lost = wait, False
         self._known: BaseException | None = None  # the last problem that everyone knows
         gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        self.nccl = gpus >= beside and dist.is_nccl_available()  # a GPU for each
+        self.nccl = gpus >= on_device_of and dist.is_nccl_available()  # a GPU for each
         self._gpu = self._local % gpus if gpus else 0
         if gpus:
             torch.cuda.set_device(self._gpu)

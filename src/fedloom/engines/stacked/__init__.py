@@ -1,4 +1,4 @@
-"""The stacked engine: all parties in one process, many clients computed at once.
+"""The stacked engine simulates all parties in one process and computes many clients at once.
 
 May import: core, data, models, fabric, engines.execute, engines.layers.
 """

@@ -1,6 +1,6 @@
-"""Clients of the stacked engine: who is there, their values, local work, and chunks of them.
+"""The clients of the stacked engine: the roster, values, local work, and chunks.
 
-The base of what the engine does with them: moves up and sums (reduce.py), moves down (engine.py).
+The base class of what the engine does with them: moves up (reduce.py) and down (engine.py).
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from ..layers.gpu.convolutions import of_clients
 from ..layers.rules import Rules
 from ..limits import DEFAULT, Limits
 from .axis import Axis, Chunk
-from .chunks import Cost
-from .client_axis import (
-    How,
-    Lazy,
-    Mapped,
-    OwnNoise,
-    Parts,
-    Same,
-    Stacked,
+from .lazy import (
+    ClientNoises,
+    Execution,
+    LazyValue,
+    LazyWork,
+    SharedValue,
+    StackedValues,
+    TaskParts,
     rules_for,
     stacked_by_shape,
 )
-from .minibatch import RowNoise, Segments, Taken
-from .plan import Lot, Plan, Work
-from .store import Store
+from .minibatch import ClientBatches, MinibatchRows, RowNoise
+from .plan import ChunkGroup, ChunkWork, Plan
+from .sizing import ChunkSizing
+from .store import RowStore
 
 
 class Clients(Engine):
-    """`chunk`: how many clients run at once (None: by their size). `executor`, `replay`, `compile`:
-    how their work is executed (execute/choose.py). `store`: the rows, if another engine of the run
-    has them already."""
+    """`chunk`: clients computed at once (None: by their size). `executor`, `replay`, `compile`: how
+    work is executed (execute/choose.py). `store`: the rows, if another engine of the run has them
+    already."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Clients(Engine):
         compile: bool = False,
         limits: Limits = DEFAULT,
         device: torch.device | str = "cpu",
-        store: Store | None = None,
+        store: RowStore | None = None,
         precision: Precision | None = None,
         books: Books | None = None,
         on_demand: bool = False,
@@ -95,23 +95,23 @@ class Clients(Engine):
         several = self._axis.size > len(topology.silos)
         self._pooling = several and chunk is None and not padding
         if store is None or not store.holds(placement):
-            store = Store(task, shapes, placement, self.device, limits.joined_rows)
+            store = RowStore(task, shapes, placement, self.device, limits.joined_rows)
         self.store = store
         alike: dict[Any, list[str]] = {}
         for silo, part in self.part.values.items():
             alike.setdefault((part.kind, store.y[silo] is None), []).append(silo)
-        self._cost: dict[str, Cost] = {}
+        self._sizing: dict[str, ChunkSizing] = {}
         self._nameless: dict[str, NamelessPart] = {}
         rules: Rules = {}
         for silos in alike.values():
             part = self.part.values[silos[0]]
-            cost = Cost.of(part, chunk, self.executors.batches_one, limits)
-            self._cost.update(dict.fromkeys(silos, cost))
+            sizing = ChunkSizing.of(part, chunk, self.executors.batches_one, limits)
+            self._sizing.update(dict.fromkeys(silos, sizing))
             self._nameless.update(dict.fromkeys(silos, NamelessPart(part)))
             rules = {**rules, **rules_for(part)}
         together = [tuple(silos) for silos in alike.values()]
-        self._plan = Plan(self._axis, together, self._cost, self.device, limits.chunk_values)
-        self._how = How(self._client_call, self.executors, set(), rules)
+        self._plan = Plan(self._axis, together, self._sizing, self.device, limits.chunk_values)
+        self._execution = Execution(self._client_call, self.executors, set(), rules)
         self._all = np.ones(self._axis.size, dtype=bool)
         self._roster = self._all.copy()  # one for all scopes: changed in place
         self._owner = np.stack(
@@ -119,8 +119,8 @@ class Clients(Engine):
         )
 
     def __str__(self) -> str:
-        """How clients are computed."""
-        each = "; ".join(f"{silo}: {cost}" for silo, cost in self._cost.items())
+        """A description for logs: how many clients are computed at once."""
+        each = "; ".join(f"{silo}: {sizing}" for silo, sizing in self._sizing.items())
         compiled = " (compiled: one by one, where that can be)" if self.executors.sums_some else ""
         return f"stacked; clients at once: {each}{compiled}"
 
@@ -131,21 +131,21 @@ class Clients(Engine):
         self.executors.begin()
         self._plan.begin()
         self._roster[:] = True
-        self._shrink(Moment(round), self._all)
+        self._shrink_roster(Moment(round), self._all)
 
     def finish(self) -> None:
-        """Nobody waits here."""
+        """No other process waits."""
 
     def fail(self, problem: BaseException) -> None:
-        """Nobody else runs here."""
+        """No other process runs."""
 
     def _on_roster(self, silo: str) -> Bools:
         return self._roster[self._axis.span[silo]]
 
-    def _shrink(self, moment: Moment, has: Bools) -> Bools:
-        """Those who answer an upward move; the others are out for the rest of the round."""
+    def _shrink_roster(self, moment: Moment, has: Bools) -> Bools:
+        """The clients that answer an upward move. The others are absent until the round ends."""
         if type(self.schedule) is Everyone and has.all():
-            return self._there()
+            return self._present()
         for silo in self.scope:
             names, before = self._names[silo], self._on_roster(silo)
             after = before & has[self._axis.span[silo]]
@@ -153,53 +153,53 @@ class Clients(Engine):
             if (after != before).any():
                 self.record.note(moment, silo, names, before, after)
                 before[:] = after
-        return self._there()
+        return self._present()
 
-    def _there(self) -> Bools:
-        """Who is there, in these silos."""
+    def _present(self) -> Bools:
+        """The clients present in these silos."""
         if len(self.scope) == len(self.silos):
             return self._roster.copy()
-        there = np.zeros_like(self._roster)
+        present = np.zeros_like(self._roster)
         for silo in self.scope:
-            there[self._axis.span[silo]] = self._on_roster(silo)
-        return there
+            present[self._axis.span[silo]] = self._on_roster(silo)
+        return present
 
     # Values
 
     def is_light(self, rows: int) -> bool:
-        return all(cost.fits(rows) for cost in self._cost.values())
+        return all(sizing.fits(rows) for sizing in self._sizing.values())
 
     def minibatch(self, ids: Tensor, steps: int | None = None) -> tuple[AtClients[Batch], RowMap]:
         owner = self._owner
         if len(self.scope) < len(self.silos):
             owner = owner[[self.silos.index(silo) for silo in self.scope]]
         sizes = self._axis.size, self._width
-        where = Segments(ids, self.scope, owner, *sizes, self.device, self.dtype, steps)
-        return Taken(self.store, where, self._all, self.scope, self.limits.minibatch), where
+        where = MinibatchRows(ids, self.scope, owner, *sizes, self.device, self.dtype, steps)
+        return ClientBatches(self.store, where, self._all, self.scope, self.limits.minibatch), where
 
     def holders(self, where: RowMap) -> dict[str, int]:
-        """How many clients of each silo have rows in a minibatch."""
-        assert isinstance(where, Segments)
+        """The number of clients of each silo that have rows in a minibatch."""
+        assert isinstance(where, MinibatchRows)
         return {j: int((where.rows[self._axis.span[j]] > 0).sum()) for j in self.scope}
 
     def _width(self, silo: str, rows: int) -> int:
-        return self._cost[silo].width(rows) + self._padding
+        return self._sizing[silo].width(rows) + self._padding
 
     def _row_noise(
         self, where: RowMap, ids: Tensor, draw: Callable[[Client, Tensor], Noise]
     ) -> AtClients[Noise]:
-        assert isinstance(where, Segments)
+        assert isinstance(where, MinibatchRows)
         return RowNoise(draw, self._axis.client, where, self._all, self.scope)
 
     def _noise(self, draw: Callable[[Client], Tensor]) -> AtClients[Tensor]:
-        return OwnNoise(draw, self._axis.client, self._all, self.scope)
+        return ClientNoises(draw, self._axis.client, self._all, self.scope)
 
     def _read_clients(self, value: Placed) -> dict[Client, Any]:
-        if not isinstance(value, Lazy):
+        if not isinstance(value, LazyValue):
             raise misplaced(value, "the clients", "read")
         lazy = self._lazy(value, "read")
-        forced = self._everyones(self._forced(lazy, lazy.has))
-        return {self._axis.client(place): mine for place, mine in forced.items()}
+        by_place = self._from_all_ranks(self._values_by_place(lazy, lazy.has))
+        return {self._axis.client(place): own for place, own in by_place.items()}
 
     def place_clients(self, values: Mapping[Client, Any]) -> AtClients[Any]:
         each = {}
@@ -209,18 +209,18 @@ class Clients(Engine):
                     each[place] = values[client]
         return self._stacked(each)
 
-    def _stacked(self, each: Mapping[int, Any]) -> Stacked:
-        return Stacked(stacked_by_shape(each), self._axis.size, self.scope)
+    def _stacked(self, each: Mapping[int, Any]) -> StackedValues:
+        return StackedValues(stacked_by_shape(each), self._axis.size, self.scope)
 
-    def _lazy(self, value: Any, user: str) -> Lazy:
-        """A placed value as clients are given it."""
+    def _lazy(self, value: Any, user: str) -> LazyValue:
+        """A placed value as a lazy one."""
         if isinstance(value, Known):
-            return Same(dict.fromkeys(self.silos, value.value), self._all)
+            return SharedValue(dict.fromkeys(self.silos, value.value), self._all)
         if value is self.part:
-            return Parts(self.part.values, self._nameless, self._all)
+            return TaskParts(self.part.values, self._nameless, self._all)
         if isinstance(value, PerSilo):
-            return Same(value.values, self._all)
-        if not isinstance(value, Lazy):
+            return SharedValue(value.values, self._all)
+        if not isinstance(value, LazyValue):
             raise misplaced(value, "the clients", user)
         for silo in self.scope:
             if silo not in value.scope:
@@ -233,52 +233,65 @@ class Clients(Engine):
         check_local(f)
         args = [self._lazy(value, name_of(f)) for value in values or [self.known(None)]]
         f = f if values else of_nothing(f)
-        return Mapped(self._how, f, args, self.scope, steps)
+        return LazyWork(self._execution, f, args, self.scope, steps)
 
     def _client_call(self, f: Local, where: str, args: Sequence[Any]) -> Any:
         with of_clients(self.device):
             result = self._call(f, where, args)
-        if autocast():  # it keeps what it has cast until it ends, which is a client's every weight
+        if autocast():  # else it keeps a copy of every client's weights until it ends
             torch.clear_autocast_cache()
         return result
 
     # Chunks
 
-    def _lots(self, there: Bools, work: Work, *lazy: Lazy | None) -> Iterator[Lot]:
+    def _chunk_groups(
+        self, present: Bools, work: ChunkWork, *lazy: LazyValue | None
+    ) -> Iterator[ChunkGroup]:
         values = [value for value in lazy if value is not None]
-        return self._plan.lots(self.scope, self._here(there), values, work)
+        return self._plan.chunk_groups(self.scope, self._computed_here(present), values, work)
 
-    def _pools(
-        self, there: Bools, lazy: Lazy, where: Segments, work: Work, mean: bool = False
-    ) -> Iterator[Lot]:
-        return self._plan.pools(self.scope, self._here(there), lazy, where, mean, work)
+    def _pooled_groups(
+        self,
+        present: Bools,
+        lazy: LazyValue,
+        where: MinibatchRows,
+        work: ChunkWork,
+        mean: bool = False,
+    ) -> Iterator[ChunkGroup]:
+        return self._plan.pooled_groups(
+            self.scope, self._computed_here(present), lazy, where, mean, work
+        )
 
-    def _here(self, there: Bools) -> Bools:
-        """Those of them that are computed here."""
-        return there
+    def _computed_here(self, present: Bools) -> Bools:
+        """Those of these clients that this process computes."""
+        return present
 
-    def _chunks(self, there: Bools, lazy: Lazy) -> Iterator[Chunk]:
-        return (chunk for lot in self._lots(there, lazy.value, lazy) for chunk in lot.chunks)
+    def _chunks(self, present: Bools, lazy: LazyValue) -> Iterator[Chunk]:
+        return (
+            chunk
+            for group in self._chunk_groups(present, lazy.value, lazy)
+            for chunk in group.chunks
+        )
 
-    def _one_by_one(self, there: Bools) -> Iterator[Chunk]:
+    def _single_clients(self, present: Bools) -> Iterator[Chunk]:
         for silo in self.scope:
-            for place in self._axis.places(there, (silo,)):
+            for place in self._axis.places(present, (silo,)):
                 yield Chunk((silo,), np.array([place]), (1,), named=True)
 
     def _client(self, chunk: Chunk, at: int = 0) -> Client:
         return self._axis.client(int(chunk.places[at]))
 
-    def _forced(self, lazy: Lazy, there: Bools) -> dict[int, Any]:
-        """Every client's own value, in the clients' order."""
-        forced = {
-            int(place): mine
-            for chunk in self._chunks(there, lazy)
-            for place, mine in zip(
+    def _values_by_place(self, lazy: LazyValue, present: Bools) -> dict[int, Any]:
+        """The value of each client, by place, in order."""
+        by_place = {
+            int(place): own
+            for chunk in self._chunks(present, lazy)
+            for place, own in zip(
                 chunk.places, lazy.value(chunk).each(len(chunk.places)), strict=True
             )
         }
-        return dict(sorted(forced.items()))
+        return dict(sorted(by_place.items()))
 
-    def _everyones(self, forced: dict[int, Any]) -> dict[int, Any]:
-        """With the values of clients that are computed elsewhere: here there are none."""
-        return forced
+    def _from_all_ranks(self, by_place: dict[int, Any]) -> dict[int, Any]:
+        """These values and those of clients computed by other processes; here there are none."""
+        return by_place

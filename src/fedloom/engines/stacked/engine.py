@@ -1,9 +1,9 @@
-"""The stacked engine: everyone in one process, many clients at once.
+"""The stacked engine: all parties in one process, many clients at once.
 
-A verb that goes up computes lazy client values chunk by chunk over the clients that answer, and
-adds up as it goes: local work and the mean are one pass. chunk = 1 is a loop over clients; how many
-run at once without it, chunks.py says. Clients and their work are in clients.py, moves up in
-reduce.py; here are moves down and between hubs.
+A move up computes lazy values chunk by chunk over the clients that answer, and reduces them at
+once: local work and the mean are one pass. With chunk = 1 it is a loop over clients; without
+`chunk`, sizing.py decides how many run at once. Clients and their work are in clients.py, moves up
+in reduce.py; moves down and between hubs are here.
 """
 
 from __future__ import annotations
@@ -17,32 +17,34 @@ from ...core.placed import AtClients, AtHubs, RowMap, Rows
 from ...core.topology import Client, title
 from ...fabric.kinds import Key, Kind
 from ...fabric.local_work import argument
-from .client_axis import Same, Stacked
-from .minibatch import Scattered, Segments
+from .lazy import SharedValue, StackedValues
+from .minibatch import MinibatchRows, ScatteredRows
 from .reduce import Reduce
 
 
 class StackedEngine(Reduce):
-    """Its settings are those of `Clients`."""
+    """Settings are those of `Clients`."""
 
     _sent: dict[tuple[Key, str, str], Any]
 
     def __init__(self, *args: Any, **options: Any):
         super().__init__(*args, **options)
-        self._sent = {}  # between hubs, and not received yet
+        self._sent = {}  # between hubs, not received yet
 
     def hold(self, value: AtClients[Any]) -> AtClients[Any]:
         lazy = self._lazy(value, "hold")
-        there = lazy.has & self._there()
-        values = [(chunk.places, lazy.value(chunk)) for chunk in self._chunks(there, lazy)]
-        return Stacked(values, self._axis.size, self.scope)
+        present = lazy.has & self._present()
+        values = [(chunk.places, lazy.value(chunk)) for chunk in self._chunks(present, lazy)]
+        return StackedValues(values, self._axis.size, self.scope)
 
     def keep(self, new: AtClients[Any], old: AtClients[Any]) -> AtClients[Any]:
         after, before = self._lazy(new, "keep"), self._lazy(old, "keep")
         for silo in self.scope:
             self._last_up(silo)
-        counts = self._there() & after.has
-        kept = self._forced(before, before.has & ~counts) | self._forced(after, counts)
+        counts = self._present() & after.has
+        kept = self._values_by_place(before, before.has & ~counts) | self._values_by_place(
+            after, counts
+        )
         return self._stacked(kept)
 
     # Down
@@ -53,40 +55,40 @@ class StackedEngine(Reduce):
         self._next(kind)
         values = {silo: argument(value, silo, kind.name) for silo in self.scope}
         if holding is not None:
-            assert isinstance(holding, Segments)
+            assert isinstance(holding, MinibatchRows)
             for silo in self.scope:
                 span = self._axis.span[silo]
                 self._roster[span] &= holding.rows[span] > 0
-        there = self._there()
-        self._book_all("down", kind, there, {j: self._size(j, a) for j, a in values.items()})
+        present = self._present()
+        self._book_all("down", kind, present, {j: self._size(j, a) for j, a in values.items()})
         stacked = {
             silos: mean
             for silos, each, mean in self._means
             if all(values.get(silo) is own for silo, own in zip(silos, each, strict=True))
         }
-        return Same(values, there, stacked)
+        return SharedValue(values, present, stacked)
 
     def scatter(self, kind: Kind, rows: AtHubs[Rows], where: RowMap) -> AtClients[Rows]:
-        assert isinstance(where, Segments)
+        assert isinstance(where, MinibatchRows)
         self._next(kind)
         values = {silo: argument(rows, silo, kind.name) for silo in self.scope}
         for silo, own in values.items():
             self._check_size(kind, own, where, silo)
             self._check_rows(kind, silo, own.value, silo)
-        there = self._there()
-        self._book_rows("down", kind, there, where, masked=True)
-        return Scattered(values, where, there)
+        present = self._present()
+        self._book_rows("down", kind, present, where, masked=True)
+        return ScatteredRows(values, where, present)
 
     def _spread_clients(self, kind: Kind, value: AtHubs[Any]) -> AtClients[Any]:
         self._next(kind)
         spread: dict[int, Any] = {}
         for silo in self.scope:
             own, span = argument(value, silo, kind.name), self._axis.span[silo]
-            there = np.flatnonzero(self._roster[span]).tolist()
-            for client in (Client(silo, self._names[silo][place]) for place in there):
+            present = np.flatnonzero(self._roster[span]).tolist()
+            for client in (Client(silo, self._names[silo][place]) for place in present):
                 if client.name not in own:
                     raise ProtocolError(f"{kind}: {title(silo)} has nothing for {title(client)}")
-            sent = {span.start + place: own[self._names[silo][place]] for place in there}
+            sent = {span.start + place: own[self._names[silo][place]] for place in present}
             self._book("down", kind, silo, self._roster[span], self._bytes(silo, sent))
             spread |= sent
         return self._stacked(spread)
@@ -94,7 +96,8 @@ class StackedEngine(Reduce):
     # Between hubs
 
     def exchange(self, kind: Kind, value: AtHubs[Any]) -> AtHubs[dict[str, Any]]:
-        """What everyone is sent alike is checked once; rows that were just gathered are finite."""
+        """A value that goes to all hubs is checked once. Rows that were just gathered are known to
+        be finite."""
         self._next(kind)
         values = {source: argument(value, source, kind.name) for source in self.scope}
         sent = []

@@ -1,7 +1,7 @@
-"""Rows of a minibatch: which client has which of them, and values by row at clients.
+"""The rows of a minibatch by client, and values by row at clients.
 
-Ragged rows are padded and masked. Padding points at a real row, never at zeros, whose gradients may
-not be finite.
+Clients have different numbers of rows, so rows are padded and masked. Padding repeats a real row,
+never zeros, whose gradients may not be finite.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from ...core.topology import Client
 from ...fabric.noise import among_padding
 from ...fabric.schedule import Bools
 from ..execute.described import Flat, Given
-from .axis import Chunk, Value
-from .client_axis import Lazy, stack
-from .store import Store, rows_at
+from .axis import Chunk, ChunkValue
+from .lazy import LazyValue, stack
+from .store import RowStore, rows_at
 
 
-class Spots(NamedTuple):
+class RowPositions(NamedTuple):
     """Where the rows of a chunk's clients are. `slots`: [c, b] or [c, Q, b] positions in the
-    minibatch; `over`: the same, counted through the minibatches of the chunk's silos; `mask`: which
-    of them are real; `real`: these, counted through the slots; `at`: their positions, counted
-    through the minibatches; `back`: if these are all positions, where each of them is among the
-    slots; `whole`: they are all, in their order."""
+    minibatch; `over`: the same, as indices into the concatenated minibatches of the chunk's silos;
+    `mask`: which are real; `real`: indices of the real ones in the flattened slots; `at`: their
+    `over`; `back`: the inverse of `at`, if these are all positions; `whole`: whether they are all,
+    in order."""
 
     slots: Tensor
     over: Tensor
@@ -43,12 +43,12 @@ class Spots(NamedTuple):
     whole: bool
 
 
-class Segments(RowMap):
-    """Which positions of a minibatch each client fills: positions sorted by client and step.
+class MinibatchRows(RowMap):
+    """The positions of a minibatch that each client has, sorted by client and step.
 
-    `ids` are [B] or [Q, B]; `owner`: the place of each row's client on the axis, which has
-    `clients` places, [silos, rows]; `width`: columns for so many rows of a silo's client; `steps`:
-    local steps that they are for.
+    `ids` are [B] or [Q, B]. `owner`: the place of each row's client on the axis of `clients`
+    places, [silos, rows]. `width`: the number of columns for a client of a silo with so many rows.
+    `steps`: the local steps that they are for.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Segments(RowMap):
         self._lead = tuple(ids.shape[:-1])
         self._width, self.device = width, device
         self.numbers = np.float64 if dtype == torch.float64 else np.float32
-        self._known: dict[tuple[bytes, ...], Spots] = {}
+        self._known: dict[tuple[bytes, ...], RowPositions] = {}
         lines = ids.shape[0] if self._lead else 1
         rows = self._rows = ids.flatten().numpy()
         self._all = owner.shape[1]
@@ -85,35 +85,35 @@ class Segments(RowMap):
 
     @cached_property
     def _order(self) -> Ints:
-        """Positions, counted through the silos' minibatches, sorted by client and step; pools of
+        """Indices into the concatenated minibatches of the silos, sorted by client and step. Pooled
         rows do not need them."""
         few = len(self._counts) * self._counts.shape[1] <= 2**16  # numpy sorts short ones faster
         return np.argsort(self._group.astype(np.uint16) if few else self._group, kind="stable")
 
     @cached_property
     def _starts(self) -> Ints:
-        """Where those of each client and step begin."""
+        """Where the positions of each client and step begin."""
         counts = self._counts.reshape(-1)
         return (np.cumsum(counts) - counts).reshape(self._counts.shape)
 
     @cached_property
     def is_all(self) -> bool:
-        """Whether these are all rows, in their order."""
+        """Whether these are all rows, in order."""
         return self.size == self._all and bool(np.array_equal(self._rows, np.arange(self.size)))
 
     @cached_property
     def everything(self) -> Tensor:
-        """The mask of a minibatch of which every row came: one tensor, known by what it is."""
+        """The mask of a complete minibatch: one tensor, compared by identity."""
         return torch.ones(self.size, dtype=torch.bool, device=self.device)
 
-    def spots(self, chunk: Chunk) -> Spots:
-        """As computed before for these clients, or now."""
+    def positions(self, chunk: Chunk) -> RowPositions:
+        """The positions of a chunk's rows, computed once."""
         if chunk.key not in self._known:
-            spots = self._spots if chunk.pool is None else self._pooled
-            self._known[chunk.key] = spots(chunk)
+            positions = self._positions if chunk.pool is None else self._pooled
+            self._known[chunk.key] = positions(chunk)
         return self._known[chunk.key]
 
-    def _spots(self, chunk: Chunk) -> Spots:
+    def _positions(self, chunk: Chunk) -> RowPositions:
         counts = self._counts[chunk.places][..., None]
         column = np.arange(self._width(chunk.silos[0], int(counts.max(initial=0))))
         at = self._starts[chunk.places][..., None] + column
@@ -123,22 +123,24 @@ class Segments(RowMap):
         over = over.reshape(len(chunk.places), *self._lead, len(column))
         slots = over % self.size
         if chunk.silos != self._silos:
-            over = slots + self._before(chunk, slots.ndim)
+            over = slots + self._silo_offsets(chunk, slots.ndim)
         flat = np.flatnonzero(real)
-        return self._found(chunk, slots, over, real.reshape(over.shape), flat)
+        return self._row_positions(chunk, slots, over, real.reshape(over.shape), flat)
 
-    def _before(self, chunk: Chunk, axes: int) -> Ints:
-        """How many positions are before those of each client's silo."""
+    def _silo_offsets(self, chunk: Chunk, axes: int) -> Ints:
+        """The offset of each client's silo in the concatenated minibatches."""
         return self.size * chunk.of.reshape(-1, *[1] * (axes - 1))
 
-    def _pooled(self, chunk: Chunk) -> Spots:
+    def _pooled(self, chunk: Chunk) -> RowPositions:
         assert chunk.pool is not None
         slots = chunk.pool.at
-        over = slots + self._before(chunk, 2)
+        over = slots + self._silo_offsets(chunk, 2)
         real = np.ones(slots.shape, dtype=bool)
-        return self._found(chunk, slots, over, real, np.arange(slots.size))
+        return self._row_positions(chunk, slots, over, real, np.arange(slots.size))
 
-    def _found(self, chunk: Chunk, slots: Ints, over: Ints, mask: Bools, real: Ints) -> Spots:
+    def _row_positions(
+        self, chunk: Chunk, slots: Ints, over: Ints, mask: Bools, real: Ints
+    ) -> RowPositions:
         at, back = over.reshape(-1)[real], None
         every = len(at) == len(chunk.silos) * self.size
         whole = every and bool((at[1:] > at[:-1]).all())
@@ -146,19 +148,19 @@ class Segments(RowMap):
             back = np.empty_like(at)
             back[at] = real
         a, b, c, d, e = map(self._sent, (slots, over, mask, real, at))
-        return Spots(a, b, c, d, e, None if back is None else self._sent(back), whole)
+        return RowPositions(a, b, c, d, e, None if back is None else self._sent(back), whole)
 
     def _sent(self, a: npt.NDArray[Any]) -> Tensor:
         return tree.sent(torch.from_numpy(a), self.device)
 
     @property
     def several(self) -> bool:
-        """Whether there are several minibatches at once."""
+        """Whether every local step has a minibatch of its own."""
         return bool(self._lead)
 
     def flat(self, silos: tuple[str, ...], places: Ints, of: Ints) -> Flat:
-        """The rows of these clients, without padding (`of`: which of the silos each is in), of one
-        minibatch."""
+        """The rows of these clients in one minibatch, without padding. `of`: the index of each
+        client's silo."""
         rows = self.rows[places]
         starts = np.zeros(len(rows) + 1, dtype=np.int64)
         np.cumsum(rows, out=starts[1:])
@@ -176,97 +178,105 @@ class Segments(RowMap):
         )
 
     def owners(self, silos: Sequence[str]) -> Ints:
-        """The place of the client of each row of these silos' minibatches, [silos, size]."""
+        """The place of each row's client in these silos' minibatches, [silos, size]."""
         if tuple(silos) == self._silos:
             return self._owner
         return self._owner[[self._silos.index(silo) for silo in silos]]
 
     def shares(self, chunk: Chunk, mask: Tensor | None) -> Tensor:
-        """Of the rows of a pool, what each has in a mean of clients: an equal part of what its
-        client has. `mask`: which rows of the silos' minibatches count (None: all)."""
+        """The weight of each pooled row in a mean over clients: a client's weight, shared equally
+        by its rows. `mask`: the rows of the silos' minibatches that count (None: all)."""
         assert chunk.pool is not None
-        assert chunk.pool.whole is not None
+        assert chunk.pool.weights is not None
         if mask is None and self in chunk.memo:
             return chunk.memo[self]
-        owners, whole = self.owners(chunk.silos), chunk.pool.whole
-        counts, rows = whole > 0, self.rows
+        owners, weights = self.owners(chunk.silos), chunk.pool.weights
+        counts, rows = weights > 0, self.rows
         if mask is not None:
-            counts &= mask.cpu().numpy().reshape(whole.shape)
+            counts &= mask.cpu().numpy().reshape(weights.shape)
         if not counts.all():
             rows = np.bincount(owners[counts], minlength=len(rows))
-            whole = np.where(counts, whole, 0)
-        each = whole / np.maximum(rows.take(owners), 1).astype(whole.dtype)
-        found = self._sent(np.take_along_axis(each, chunk.pool.at, axis=1))
+            weights = np.where(counts, weights, 0)
+        each = weights / np.maximum(rows.take(owners), 1).astype(weights.dtype)
+        shares = self._sent(np.take_along_axis(each, chunk.pool.at, axis=1))
         if mask is None:
-            chunk.memo[self] = found
-        return found
+            chunk.memo[self] = shares
+        return shares
 
     def joined(
         self,
         chunks: Iterable[Chunk],
-        value: Callable[[Chunk], Value],
+        value: Callable[[Chunk], ChunkValue],
         size: int,
         checked: Callable[[Tensor], Tensor],
         empty: Callable[[int], Tensor],
     ) -> tuple[Tensor, Tensor | None]:
-        """The minibatches of silos, `size` rows in all, by the rows that chunks have of them; and
-        which of them came (None: all)."""
-        rows, came = None, []
+        """The minibatches of silos, `size` rows in all, put together from the rows of chunks; and a
+        mask of the rows that came (None: all)."""
+        rows, positions_seen = None, []
         for chunk in chunks:
-            spots, mine = self.spots(chunk), value(chunk)
-            if spots.back is not None:
-                own = self._flat(chunk, mine)
-                in_order = spots.whole and len(own) == size
-                return checked(own if in_order else own.index_select(0, spots.back)), None
+            positions, chunk_value = self.positions(chunk), value(chunk)
+            if positions.back is not None:
+                flat_rows = self._flat(chunk, chunk_value)
+                in_order = positions.whole and len(flat_rows) == size
+                return checked(
+                    flat_rows if in_order else flat_rows.index_select(0, positions.back)
+                ), None
             rows = empty(size) if rows is None else rows
-            rows.index_copy_(0, spots.at, checked(self.real(chunk, mine)))
-            came.append(spots.at)
+            rows.index_copy_(0, positions.at, checked(self.real(chunk, chunk_value)))
+            positions_seen.append(positions.at)
         rows = empty(size) if rows is None else rows
-        if sum(map(len, came)) == size:
+        if sum(map(len, positions_seen)) == size:
             return rows, None
         mask = torch.zeros(size, dtype=torch.bool, device=self.device)
-        for at in came:
+        for at in positions_seen:
             mask.index_fill_(0, at, True)
         rows[~mask] = 0
         return rows, mask
 
-    def real(self, chunk: Chunk, value: Value) -> Tensor:
-        """A chunk's rows, one after the other, without padding."""
-        spots, own = self.spots(chunk), self._flat(chunk, value)
-        return own.index_select(0, spots.real) if len(spots.real) < len(own) else own
+    def real(self, chunk: Chunk, value: ChunkValue) -> Tensor:
+        """The rows of a chunk without padding, concatenated."""
+        positions, flat_rows = self.positions(chunk), self._flat(chunk, value)
+        return (
+            flat_rows.index_select(0, positions.real)
+            if len(positions.real) < len(flat_rows)
+            else flat_rows
+        )
 
-    def _flat(self, chunk: Chunk, value: Value) -> Tensor:
-        mask = self.spots(chunk).mask
-        got = value.tree.shape[: mask.ndim] if isinstance(value.tree, Tensor) else ()
-        if not value.stacked or got != mask.shape:
+    def _flat(self, chunk: Chunk, value: ChunkValue) -> Tensor:
+        mask = self.positions(chunk).mask
+        shape = value.tree.shape[: mask.ndim] if isinstance(value.tree, Tensor) else ()
+        if not value.stacked or shape != mask.shape:
             raise ValueError("one entry for each of a client's rows is needed")
         return value.tree.flatten(0, mask.ndim - 1)
 
 
-class Taken(Lazy):
-    """Each client's rows of a silo's data, for a minibatch. `room`: bytes of them that are kept."""
+class ClientBatches(LazyValue):
+    """Each client's rows of the data in a minibatch. `room`: bytes of them to keep."""
 
     is_shared = True
-    segments: Segments
+    minibatch_rows: MinibatchRows
 
-    def __init__(self, store: Store, where: Segments, has: Bools, scope: Sequence[str], room: int):
+    def __init__(
+        self, store: RowStore, where: MinibatchRows, has: Bools, scope: Sequence[str], room: int
+    ):
         super().__init__(has, scope)
-        self._store, self.segments = store, where
-        self._taken: dict[tuple[bytes, ...], Batch] = {}
+        self._store, self.minibatch_rows = store, where
+        self._batches: dict[tuple[bytes, ...], Batch] = {}
         self._room = room
 
     def widths(self) -> Ints:
-        return self.segments.widths
+        return self.minibatch_rows.widths
 
-    def _compute(self, chunk: Chunk) -> Value:
-        batch = self._taken.get(chunk.key)  # a round takes its rows more than once
+    def _compute(self, chunk: Chunk) -> ChunkValue:
+        batch = self._batches.get(chunk.key)  # a round uses its rows more than once
         if batch is None:
             batch = self._take(chunk)
             if (size := tree.nbytes(batch)) <= self._room:
-                self._taken[chunk.key], self._room = batch, self._room - size
-        if chunk.pool is not None and chunk.pool.whole is not None:
-            batch = batch._replace(mask=self.segments.shares(chunk, None))
-        return Value(batch, True)
+                self._batches[chunk.key], self._room = batch, self._room - size
+        if chunk.pool is not None and chunk.pool.weights is not None:
+            batch = batch._replace(mask=self.minibatch_rows.shares(chunk, None))
+        return ChunkValue(batch, True)
 
     def given(self, silos: tuple[str, ...], flat: Flat, named: bool) -> Given:
         x, y = self._store.flat(silos, flat.ids, flat.counts)
@@ -274,49 +284,49 @@ class Taken(Lazy):
         return Given(Batch(x, y, mask), "rows")
 
     def _take(self, chunk: Chunk) -> Batch:
-        spots = self.segments.spots(chunk)
-        one_each = spots.slots.shape == (len(chunk.silos), self.segments.size)
-        if one_each and spots.whole and self.segments.is_all:
-            return Batch(*self._store.all(chunk.silos), spots.mask)
-        rows = rows_at(self.segments.ids, spots.slots)
-        return Batch(*self._store.take(chunk, rows), spots.mask)
+        positions = self.minibatch_rows.positions(chunk)
+        one_each = positions.slots.shape == (len(chunk.silos), self.minibatch_rows.size)
+        if one_each and positions.whole and self.minibatch_rows.is_all:
+            return Batch(*self._store.all(chunk.silos), positions.mask)
+        rows = rows_at(self.minibatch_rows.ids, positions.slots)
+        return Batch(*self._store.take(chunk, rows), positions.mask)
 
 
-class RowNoise(Lazy):
-    """Noise for each client's rows; padding gets none. `draw`: of some rows of a client."""
+class RowNoise(LazyValue):
+    """Noise for each client's rows; padding has none. `draw`: for some rows of a client."""
 
     def __init__(
         self,
         draw: Callable[[Client, Tensor], Noise],
         client: Callable[[int], Client],
-        where: Segments,
+        where: MinibatchRows,
         has: Bools,
         scope: Sequence[str],
     ):
         super().__init__(has, scope)
         self._draw, self._client, self._where = draw, client, where
 
-    def _compute(self, chunk: Chunk) -> Value:
-        spots = self._where.spots(chunk)
-        rows = rows_at(self._where.ids, spots.slots)
-        each = zip(chunk.places.tolist(), rows, spots.mask, strict=True)
-        found = [among_padding(self._draw(self._client(at), r[ok]), ok) for at, r, ok in each]
-        return Value(stack(found), True)
+    def _compute(self, chunk: Chunk) -> ChunkValue:
+        positions = self._where.positions(chunk)
+        rows = rows_at(self._where.ids, positions.slots)
+        each = zip(chunk.places.tolist(), rows, positions.mask, strict=True)
+        noise = [among_padding(self._draw(self._client(at), r[ok]), ok) for at, r, ok in each]
+        return ChunkValue(stack(noise), True)
 
 
-class Scattered(Lazy):
+class ScatteredRows(LazyValue):
     """Each client's rows of a value at its hub."""
 
     is_shared = True
-    segments: Segments
+    minibatch_rows: MinibatchRows
 
-    def __init__(self, rows: Mapping[str, Rows], where: Segments, has: Bools):
+    def __init__(self, rows: Mapping[str, Rows], where: MinibatchRows, has: Bools):
         super().__init__(has, tuple(rows))
-        self._rows, self.segments = rows, where
+        self._rows, self.minibatch_rows = rows, where
         self._joined: dict[tuple[str, ...], tuple[Tensor, Tensor | None]] = {}
 
     def widths(self) -> Ints:
-        return self.segments.widths
+        return self.minibatch_rows.widths
 
     def given(self, silos: tuple[str, ...], flat: Flat, named: bool) -> Given:
         value, counts = self._together(silos)
@@ -331,22 +341,22 @@ class Scattered(Lazy):
             self._joined[silos] = self._join([self._rows[silo] for silo in silos])
         return self._joined[silos]
 
-    def _compute(self, chunk: Chunk) -> Value:
-        spots = self.segments.spots(chunk)
+    def _compute(self, chunk: Chunk) -> ChunkValue:
+        positions = self.minibatch_rows.positions(chunk)
         value, counts = self._together(chunk.silos)
-        if chunk.pool is not None and chunk.pool.whole is not None:
-            mask = self.segments.shares(chunk, counts)
+        if chunk.pool is not None and chunk.pool.weights is not None:
+            mask = self.minibatch_rows.shares(chunk, counts)
         elif counts is None:
-            mask = spots.mask
+            mask = positions.mask
         else:
-            mask = rows_at(counts, spots.over) & spots.mask
-        if spots.whole and len(spots.over.flatten()) == len(value):
-            return Value(Rows(value.unflatten(0, spots.over.shape), mask), True)
-        return Value(Rows(rows_at(value, spots.over), mask), True)
+            mask = rows_at(counts, positions.over) & positions.mask
+        if positions.whole and len(positions.over.flatten()) == len(value):
+            return ChunkValue(Rows(value.unflatten(0, positions.over.shape), mask), True)
+        return ChunkValue(Rows(rows_at(value, positions.over), mask), True)
 
     def _join(self, each: Sequence[Rows]) -> tuple[Tensor, Tensor | None]:
-        """Silos' rows one after the other, and which of them count (None: all)."""
+        """The concatenated rows of silos, and a mask of those that count (None: all)."""
         value = torch.cat([rows.value for rows in each]) if len(each) > 1 else each[0].value
-        if all(rows.mask is self.segments.everything for rows in each):
+        if all(rows.mask is self.minibatch_rows.everything for rows in each):
             return value, None
         return value, torch.cat([rows.mask for rows in each])

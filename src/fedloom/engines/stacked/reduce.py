@@ -1,7 +1,7 @@
-"""Moves up: clients' values gathered by row, averaged, or collected.
+"""Moves up: gather, mean and collect.
 
-Lazy values are computed chunk by chunk over the clients that answer, and added up as they come: the
-copies of all clients' models are never resident together.
+Lazy values are computed chunk by chunk over the clients that answer, and added up at once, so that
+the models of all clients are never in memory together.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from ...fabric.schedule import Bools
 from ...models.task import SiloAsked
 from ..execute.described import Mean
 from ..execute.workers import quietly
-from .axis import Chunk, Shares, added, fixed, some
+from .axis import Chunk, WeightSums, added_weights, have_weight, sent_to
 from .axis import means as means_of
 from .booking import Booking
-from .client_axis import Lazy
-from .minibatch import Segments
+from .lazy import LazyValue
+from .minibatch import MinibatchRows
 from .plan import Silos
-from .pooling import one_for_all, rows_given, rows_of, rows_of_mean
+from .pooling import first_for_all, rows_given, rows_of, rows_of_mean
 
 
 class Reduce(Booking):
-    """Over the clients of each silo."""
+    """Reduces the values of each silo's clients."""
 
     _finite: AtHubs[Any] | None
     _gathered: AtHubs[Any] | None
@@ -40,42 +40,42 @@ class Reduce(Booking):
 
     def __init__(self, *args: Any, **options: Any):
         super().__init__(*args, **options)
-        self._finite = None  # the last mean of all silos
-        self._gathered = None  # the last rows
-        self._means = []  # the last: one by one, and stacked
+        self._finite = None  # the last mean of all silos, which was checked
+        self._gathered = None  # the last gathered rows
+        self._means = []  # the last means: of each silo, and stacked
 
     def gather(self, kind: Kind, value: AtClients[Tensor], where: RowMap) -> AtHubs[Rows]:
-        assert isinstance(where, Segments)
+        assert isinstance(where, MinibatchRows)
         lazy = self._lazy(value, kind.name)
         gathered: dict[str, Rows] = {}
         _, moment = self._next_up(kind)
-        there = self._shrink(moment, lazy.has)
-        for silos, rows, mask in self._rows(kind, there & (where.rows > 0), lazy, where):
+        present = self._shrink_roster(moment, lazy.has)
+        for silos, rows, mask in self._rows(kind, present & (where.rows > 0), lazy, where):
             if not tree.is_finite(rows):
-                for chunk in self._one_by_one(there & (where.rows > 0)):
+                for chunk in self._single_clients(present & (where.rows > 0)):
                     own = where.real(chunk, lazy.value(chunk))
                     self._check_finite(kind, self._client(chunk), own)
             masks = [where.everything] * len(silos) if mask is None else mask.split(where.size)
             each = map(Rows, rows.split(where.size), masks)
             gathered.update(zip(silos, each, strict=True))
-        self._book_rows("up", kind, there, where, masked=False)
+        self._book_rows("up", kind, present, where, masked=False)
         self._gathered = AtHubs({silo: gathered[silo] for silo in self.scope}, self.scope)
         return self._gathered
 
     def _rows(
-        self, kind: Kind, there: Bools, lazy: Lazy, where: Segments
+        self, kind: Kind, present: Bools, lazy: LazyValue, where: MinibatchRows
     ) -> Iterator[tuple[Silos, Tensor, Tensor | None]]:
-        """The minibatches of silos, one after the other, and which rows came (None: all)."""
-        one_step = where.steps == 1  # rows will be taken at once for it, too
-        taken_apart = one_step or self.executors.sums_some  # steps take no rows in chunks
-        worth = taken_apart or all(self._cost[silo].many(where.size) for silo in self.scope)
+        """The concatenated minibatches of silos, and a mask of the rows that came (None: all)."""
+        one_step = where.steps == 1  # then its rows are pooled, too
+        taken_apart = one_step or self.executors.sums_some  # the steps need no rows in chunks
+        worth = taken_apart or all(self._sizing[silo].many(where.size) for silo in self.scope)
         pooled = self._pooling and worth and rows_of(lazy) is where
-        for lot in (
-            self._pools(there, lazy, where, lazy.value)
+        for group in (
+            self._pooled_groups(present, lazy, where, lazy.value)
             if pooled
-            else self._lots(there, lazy.value, lazy)
+            else self._chunk_groups(present, lazy.value, lazy)
         ):
-            silo = lot.silos[0]
+            silo = group.silos[0]
             shape, dtype = self._spec(kind, silo)
 
             def checked(rows: Tensor, silo: str = silo) -> Tensor:
@@ -85,12 +85,12 @@ class Reduce(Booking):
             def empty(size: int, shape: Any = shape, dtype: torch.dtype = dtype) -> Tensor:
                 return torch.empty(size, *shape, dtype=dtype, device=self.device)
 
-            size = len(lot.silos) * where.size
+            size = len(group.silos) * where.size
             try:
-                rows, mask = where.joined(lot.chunks, lazy.value, size, checked, empty)
+                rows, mask = where.joined(group.chunks, lazy.value, size, checked, empty)
             except ValueError as problem:
                 raise ProtocolError(f"round {self.round}: {kind}: {problem}") from None
-            yield lot.silos, rows, mask
+            yield group.silos, rows, mask
 
     def mean(
         self,
@@ -104,93 +104,100 @@ class Reduce(Booking):
         weights = None if weight is None else self._lazy(weight, kind.name)
         _, moment = self._next_up(kind)
         before = {silo: argument(otherwise, silo, kind.name) for silo in self.scope}
-        there = self._shrink(moment, lazy.has if weights is None else lazy.has & weights.has)
+        present = self._shrink_roster(
+            moment, lazy.has if weights is None else lazy.has & weights.has
+        )
         means = dict(before)
         self._means = []
-        for silos, total, parts in self._sums(kind, there, lazy, weights, before):
+        for silos, total, parts in self._sums(kind, present, lazy, weights, before):
             stacked = means_of(total, parts, before[silos[0]])
             if not tree.is_finite(stacked):
-                for chunk in self._one_by_one(there):
+                for chunk in self._single_clients(present):
                     self._check_finite(kind, self._client(chunk), lazy.value(chunk).tree)
                 self._check_finite(kind, silos[0], stacked)
             each = tree.unbound(stacked, len(silos))
             means.update(
-                {j: a for j, a, any_ in zip(silos, each, some(parts), strict=True) if any_}
+                {j: a for j, a, any_ in zip(silos, each, have_weight(parts), strict=True) if any_}
             )
             self._means.append((silos, each, stacked))
         more = 0 if weights is None else self.dtype.itemsize
-        self._book_all("up", kind, there, {j: self._size(j, a) + more for j, a in before.items()})
+        self._book_all("up", kind, present, {j: self._size(j, a) + more for j, a in before.items()})
         result = AtHubs(means, self.scope)
         if all(means[silo] is not old for silo, old in before.items()):
             self._finite = result
         return result
 
     def check_state(self, state: Any) -> None:
-        """But for a mean that was just checked."""
+        """Check the state, except a mean that was just checked."""
         if any(value is not self._finite for value in state):
             super().check_state(state)
 
     def _sums(
         self,
         kind: Kind,
-        there: Bools,
-        lazy: Lazy,
-        weights: Lazy | None,
+        present: Bools,
+        lazy: LazyValue,
+        weights: LazyValue | None,
         like: Mapping[str, Any],
-    ) -> Iterator[tuple[Silos, Any, Shares]]:
-        """Sums over the clients of silos, each tensor with a first axis for these silos."""
+    ) -> Iterator[tuple[Silos, Any, WeightSums]]:
+        """Sums over the clients of silos; each tensor has a first axis for the silos."""
         pool = rows_of_mean(lazy) if self._pooling and weights is None else None
         if pool is None and self.executors.sums_some:
-            computed = self._computed(kind, there, lazy, weights, like)
+            computed = self._sums_by_executor(kind, present, lazy, weights, like)
             if computed is not None:
                 yield from computed
                 return
         times: Ints | None = None
         if pool is None:
-            there, times = self._spared(there, lazy, weights)
+            present, times = self._without_duplicates(present, lazy, weights)
 
-        def sums(chunk: Chunk) -> tuple[Any, Shares]:
+        def sums(chunk: Chunk) -> tuple[Any, WeightSums]:
             if sums not in chunk.memo:
-                total = self._sum_of(kind, chunk, lazy, weights, like, times)
-                if not chunk.kept:  # what its clients have is not held any longer
+                total = self._chunk_sums(kind, chunk, lazy, weights, like, times)
+                if not chunk.kept:  # free the clients' values
                     chunk.memo.clear()
                 chunk.memo[sums] = total
             return chunk.memo[sums]
 
-        light = all(self._cost[silo].adds_little for silo in self.scope)
-        work = sums if light else lazy.value  # large sums are not held beside each other
+        light = all(self._sizing[silo].has_small_sum for silo in self.scope)
+        work = sums if light else lazy.value  # large sums of several chunks are not kept at once
         if pool is not None:
-            lots = self._pools(there, lazy, pool, work, mean=True)
+            chunk_groups = self._pooled_groups(present, lazy, pool, work, mean=True)
         else:
-            lots = self._lots(there, work, lazy, weights)
-        for lot in lots:
-            total: tuple[Any, Shares] | None = None
-            for chunk in lot.chunks:
+            chunk_groups = self._chunk_groups(present, work, lazy, weights)
+        for group in chunk_groups:
+            total: tuple[Any, WeightSums] | None = None
+            for chunk in group.chunks:
                 more = sums(chunk)
                 if total is not None:
                     with quietly():
-                        more = tree.add(total[0], more[0]), added(total[1], more[1])
+                        more = tree.add(total[0], more[0]), added_weights(total[1], more[1])
                 total = more
             if total is not None:
-                yield lot.silos, *total
+                yield group.silos, *total
 
-    def _computed(
-        self, kind: Kind, there: Bools, lazy: Lazy, weights: Lazy | None, like: Mapping[str, Any]
-    ) -> list[tuple[Silos, Any, Shares]] | None:
-        """The same, by an executor that computes sums; None if it cannot."""
-        there, times = self._spared(self._here(there), lazy, weights)
-        lots: list[tuple[Silos, Any, Shares]] = []
-        left = list(self._plan.together(self.scope))[::-1]
-        while left:
-            silos = left.pop()
-            chunk = self._axis.chunk(silos, self._axis.places(there, silos))
+    def _sums_by_executor(
+        self,
+        kind: Kind,
+        present: Bools,
+        lazy: LazyValue,
+        weights: LazyValue | None,
+        like: Mapping[str, Any],
+    ) -> list[tuple[Silos, Any, WeightSums]] | None:
+        """The same by an executor that computes whole sums; None if none can."""
+        present, times = self._without_duplicates(self._computed_here(present), lazy, weights)
+        sums_by_silos: list[tuple[Silos, Any, WeightSums]] = []
+        remaining = list(self._plan.together(self.scope))[::-1]
+        while remaining:
+            silos = remaining.pop()
+            chunk = self._axis.chunk(silos, self._axis.places(present, silos))
             if not len(chunk.places):
                 continue
             try:
                 mean = Mean(silos, chunk.places, chunk.of, times, lazy, weights)
                 sums = self.executors.sums(mean)
             except SiloAsked:
-                left += [(silo,) for silo in silos[::-1]]
+                remaining += [(silo,) for silo in silos[::-1]]
                 continue
             if sums is None:
                 return None
@@ -198,63 +205,73 @@ class Reduce(Booking):
             for silo in silos:
                 lowest = float(sums.weights[at])
                 self._check_mean(kind, self._client(chunk, at), sums.form, lowest, like[silo])
-            lots.append((silos, sums.total, sums.parts))
-        return lots
+            sums_by_silos.append((silos, sums.total, sums.parts))
+        return sums_by_silos
 
-    def _spared(self, there: Bools, lazy: Lazy, weights: Lazy | None) -> tuple[Bools, Ints | None]:
-        """Without those for whom another client computes the same, and for how many each does."""
+    def _without_duplicates(
+        self, present: Bools, lazy: LazyValue, weights: LazyValue | None
+    ) -> tuple[Bools, Ints | None]:
+        """The clients to compute, without those that would compute the same as another; and how
+        many clients each stands for."""
         where = rows_given(lazy) if self._pooling else None
         if where is None or (weights is not None and rows_given(weights) is not where):
-            return there, None
-        there = self._here(there)
-        idle = there & (where.rows == 0)
+            return present, None
+        present = self._computed_here(present)
+        idle = present & (where.rows == 0)
         if not idle.any():
-            return there, None
-        spared, times = one_for_all(self._axis, idle, self.scope)
-        return there & ~spared, times
+            return present, None
+        duplicates, times = first_for_all(self._axis, idle, self.scope)
+        return present & ~duplicates, times
 
-    def _sum_of(
+    def _chunk_sums(
         self,
         kind: Kind,
         chunk: Chunk,
-        lazy: Lazy,
-        weights: Lazy | None,
+        lazy: LazyValue,
+        weights: LazyValue | None,
         like: Mapping[str, Any],
         times: Ints | Floats | None,
-    ) -> tuple[Any, Shares]:
-        """Weighted sums over each silo's clients of one chunk, and the sums of the weights.
-        `times`: how many clients each of them stands for."""
+    ) -> tuple[Any, WeightSums]:
+        """Weighted sums over each silo's clients in a chunk, and the sums of the weights. `times`:
+        how many clients each of them stands for."""
         value = lazy.value(chunk)
-        form, w, lowest, at = tree.signature(value.tree, int(value.stacked)), None, 1.0, 0
+        form, client_weights, lowest, at = (
+            tree.signature(value.tree, int(value.stacked)),
+            None,
+            1.0,
+            0,
+        )
         if weights is not None:
-            w = weights.value(chunk).numbers(len(chunk.places)).to(self.dtype).double()
-            if bool((w < 0).any()):
-                at = int(w.argmin())
-                lowest = float(w[at])
-        elif chunk.pool is not None and chunk.pool.parts is not None:
-            times = chunk.pool.parts
+            client_weights = weights.value(chunk).numbers(len(chunk.places)).to(self.dtype).double()
+            if bool((client_weights < 0).any()):
+                at = int(client_weights.argmin())
+                lowest = float(client_weights[at])
+        elif chunk.pool is not None and chunk.pool.clients is not None:
+            times = chunk.pool.clients
         for silo in chunk.silos:
             self._check_mean(kind, self._client(chunk, at), form, lowest, like[silo])
         if times is not None and chunk.pool is None:
             times = times[chunk.places]
         if times is not None and (times != 1).any():
-            more = fixed(times, self.device).double()
-            w = more if w is None else w * more
-        part = value.sums(w, chunk.counts, self.limits.lone_sum)
-        if w is None:
+            more = sent_to(times, self.device).double()
+            client_weights = more if client_weights is None else client_weights * more
+        part = value.sums(client_weights, chunk.counts, self.limits.lone_sum)
+        if client_weights is None:
             return part, chunk.counts
-        return part, torch.stack([of_silo.sum() for of_silo in w.split(list(chunk.counts))])
+        return part, torch.stack(
+            [of_silo.sum() for of_silo in client_weights.split(list(chunk.counts))]
+        )
 
     def _collect_clients(self, kind: Kind, value: AtClients[Any]) -> AtHubs[dict[str, Any]]:
         lazy = self._lazy(value, kind.name)
         collected: dict[str, dict[str, Any]] = {silo: {} for silo in self.scope}
         _, moment = self._next_up(kind)
-        there = self._shrink(moment, lazy.has)
-        came = self._everyones(self._forced(lazy, there))
+        present = self._shrink_roster(moment, lazy.has)
+        came = self._from_all_ranks(self._values_by_place(lazy, present))
         for place, value_k in came.items():
             client = self._axis.client(place)
             self._check_finite(kind, client, value_k)
             collected[client.silo][client.name] = value_k
         for silo in self.scope:
-            self._book("up", kind, silo, there[self._axis.span[silo]], self._bytes(silo, came))
+            self._book("up", kind, silo, present[self._axis.span[silo]], self._bytes(silo, came))
         return AtHubs(collected, self.scope)

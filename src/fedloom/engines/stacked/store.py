@@ -1,4 +1,4 @@
-"""Rows of silos' data, and how they are taken."""
+"""The rows of silos' data."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from .axis import Chunk
 Pair = tuple[Tensor, Tensor | None]  # features and labels
 
 
-class Store:
-    """Features and labels of silos, where they are computed. Those of silos that are alike are
-    joined, if they are few (`joined`: bytes): a minibatch's rows are then taken from all of them at
-    once."""
+class RowStore:
+    """Features and labels of silos, on the engine's device. Silos that are alike are concatenated
+    if they are small (`joined`: bytes), so that a minibatch's rows are taken from all at once."""
 
     def __init__(
         self,
@@ -42,16 +41,16 @@ class Store:
         self._joined: dict[tuple[str, ...], Pair] = {}
 
     def holds(self, placement: Placement) -> bool:
-        """Whether these are its rows, whoever owns them there."""
-        mine = self._placed
+        """Whether these are the rows of a placement, whichever clients own them."""
+        own = self._placed
         return all(
             a.get(silo) is b[silo]
-            for a, b in ((mine.x, placement.x), (mine.y, placement.y))
+            for a, b in ((own.x, placement.x), (own.y, placement.y))
             for silo in b
         )
 
     def all(self, silos: tuple[str, ...]) -> Pair:
-        """All rows, [silos, rows, ...]: those that are joined as they are."""
+        """All rows, [silos, rows, ...]."""
         if len(silos) > 1 and (joined := self._together(silos)) is not None:
             x, y = (None if a is None else a.unflatten(0, (len(silos), -1)) for a in joined)
             assert x is not None
@@ -60,17 +59,19 @@ class Store:
         return torch.stack(x), torch.stack(y) if y else None
 
     def take(self, chunk: Chunk, rows: Tensor) -> Pair:
-        """Each client's, by their numbers."""
+        """The rows of each client of a chunk, by their numbers."""
         if chunk.mixed and (joined := self._together(chunk.silos)) is not None:
             x, y = joined
             before = tree.sent(torch.from_numpy(chunk.of * len(self.x[chunk.silos[0]])), x.device)
             rows = rows + before.reshape(-1, *[1] * (rows.ndim - 1))
             return rows_at(x, rows), None if y is None else rows_at(y, rows)
         each, labels = self._of(chunk.silos)
-        return _taken(chunk, each, rows), _taken(chunk, labels, rows) if labels else None
+        return _rows_of_silos(chunk, each, rows), _rows_of_silos(
+            chunk, labels, rows
+        ) if labels else None
 
     def flat(self, silos: tuple[str, ...], ids: Tensor, counts: Sequence[int]) -> Pair:
-        """Rows by their numbers, so many of each silo."""
+        """Rows by their numbers, concatenated; `counts`: of each silo."""
         if len(silos) > 1 and (joined := self._together(silos)) is not None:
             before = np.arange(len(silos)) * len(self.x[silos[0]])
             ids = ids + tree.sent(torch.from_numpy(before.repeat(counts)), ids.device)
@@ -85,7 +86,7 @@ class Store:
         return x, torch.cat([a.index_select(0, at) for a, at in zip(labels, split, strict=True)])
 
     def _together(self, silos: tuple[str, ...]) -> Pair | None:
-        """One after the other, unless they are too many."""
+        """The silos' rows concatenated; None if they are too large."""
         if silos not in self._joined:
             x, y = self._of(silos)
             if tree.nbytes([x, y]) > self._most:
@@ -94,22 +95,24 @@ class Store:
         return self._joined[silos]
 
     def _of(self, silos: tuple[str, ...]) -> tuple[list[Tensor], list[Tensor]]:
-        labels = [mine for silo in silos if (mine := self.y[silo]) is not None]
+        labels = [y for silo in silos if (y := self.y[silo]) is not None]
         return [self.x[silo] for silo in silos], labels
 
 
-def _taken(chunk: Chunk, values: Sequence[Tensor], rows: Tensor) -> Tensor:
-    """Rows of each silo's own values, silo by silo, without a copy in between."""
+def _rows_of_silos(chunk: Chunk, values: Sequence[Tensor], rows: Tensor) -> Tensor:
+    """Rows of each silo's values, written into one tensor."""
     if not chunk.mixed:
         return rows_at(values[0], rows)
-    found = values[0].new_empty(*rows.shape, *values[0].shape[1:])
+    result = values[0].new_empty(*rows.shape, *values[0].shape[1:])
     counts = list(chunk.counts)
-    parts = rows.split_with_sizes(counts), found.split_with_sizes(counts)
-    for whole, mine, into in zip(values, *parts, strict=True):
-        torch.index_select(whole, 0, mine.flatten(), out=into.flatten(0, mine.ndim - 1))
-    return found
+    parts = rows.split_with_sizes(counts), result.split_with_sizes(counts)
+    for silo_values, silo_rows, part in zip(values, *parts, strict=True):
+        torch.index_select(
+            silo_values, 0, silo_rows.flatten(), out=part.flatten(0, silo_rows.ndim - 1)
+        )
+    return result
 
 
 def rows_at(values: Tensor, at: Tensor) -> Tensor:
-    """values[at], several times faster."""
+    """values[at], but several times faster."""
     return values.index_select(0, at.flatten()).unflatten(0, at.shape)

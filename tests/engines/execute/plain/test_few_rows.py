@@ -15,7 +15,7 @@ from fedloom.core.registry import algorithms
 from fedloom.engines.execute.plain import few_rows
 from fedloom.engines.execute.tracing.player import Player
 from fedloom.engines.limits import Limits
-from fedloom.engines.stacked import chunks
+from fedloom.engines.stacked import sizing
 from fedloom.models.block import Block
 from fedloom.models.library import linear
 from fedloom.models.task import Theta
@@ -198,7 +198,7 @@ def test_what_is_traced_for_some_sizes_stays_beside_that_for_others():
 def test_rows_come_in_fours_where_products_are_of_matrices():
     data = federation((30,), 4)
     cost = {
-        name: Run(TDCD(batch=9), Task(dict.fromkeys(data.x, block), loss), data).fed._cost["s0"]
+        name: Run(TDCD(batch=9), Task(dict.fromkeys(data.x, block), loss), data).fed._sizing["s0"]
         for name, block, loss in (
             ("mlp", mlp(30, [64], 4), "cross-entropy"),
             ("linear", linear(30, 4), "cross-entropy"),
@@ -206,4 +206,4 @@ def test_rows_come_in_fours_where_products_are_of_matrices():
     }
     assert [cost["mlp"].width(rows) for rows in (0, 1, 3, 4, 5, 9)] == [2, 2, 4, 4, 8, 12]
     assert [cost["linear"].width(rows) for rows in (0, 1, 4, 5, 9)] == [1, 1, 4, 5, 9]
-    assert chunks.in_fours(7) == 8
+    assert sizing.in_fours(7) == 8

@@ -60,7 +60,9 @@ class Programs:
         if text in self._refused:
             return None
         minibatches = {
-            id(leaf.segments): leaf.segments for leaf in leaves if leaf.segments is not None
+            id(leaf.minibatch_rows): leaf.minibatch_rows
+            for leaf in leaves
+            if leaf.minibatch_rows is not None
         }
         if reason := _why_not(leaves, list(minibatches.values())):
             self._refused.add(text)

@@ -1,10 +1,10 @@
-"""Which clients are computed together.
+"""How many clients are computed together.
 
-Many at once save overhead, until what they hold no longer fits where it is fast to reach; and a
-client with few rows is padded to the one with most. So clients are sorted by their rows and cut
-into chunks: each holds no more than a budget of bytes, and ends where going on would pad more than
-another chunk costs. The rule knows sizes only, no clocks: the same run makes the same cuts again,
-which its last digits depend on.
+Computing many at once saves overhead, until their data no longer fits into fast memory; and clients
+are padded to the largest in the chunk. So clients are sorted by their number of rows and cut into
+chunks. A chunk stays within a budget of bytes, and ends where going on would pad more than another
+chunk costs. The rule depends on sizes, never on clocks, so that the same run always makes the same
+chunks: last digits depend on them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ...core.rng import Ints
 from ...models.task import Part
 from ..limits import DEFAULT, Limits
 
-TWO, FOUR = 2, 4  # rows: batched products of one or three of them with weights take longer
+TWO, FOUR = 2, 4  # rows: batched products of one or three rows take longer
 SIXTEEN = 16
 
 
@@ -34,20 +34,20 @@ def in_fours(rows: int) -> int:
     return TWO if rows <= TWO else -(-rows // FOUR) * FOUR
 
 
-def few_sizes(rows: int) -> int:
-    """A little more than so many rows, so that there are few different numbers: a GPU's kernels are
-    chosen by size. An even one up to 63 rows, from there on at most a sixteenth more."""
+def rounded_up(rows: int) -> int:
+    """Round up a number of rows, so that there are few different ones: a GPU's kernels are chosen
+    by size. The result is even up to 63 rows, and at most a sixteenth larger from there on."""
     step = 1 << max(1, (rows // SIXTEEN).bit_length() - 1)
     return -(-rows // step) * step
 
 
 @dataclass(frozen=True)
-class Cost:
-    """What computing a silo's clients takes. `weights`: bytes of one client's model, `row`: bytes
-    kept of one row until its gradient is taken, `most`: clients at once (None: by the limits),
-    `shared`: bytes of all clients' models for which silos share chunks, `even`: chunks of equal
-    numbers of clients, so that what is compiled for one suits them all, `columns`: for so many rows
-    of a client."""
+class ChunkSizing:
+    """The memory that a silo's clients take, and the chunks that follow. `weights`: bytes of a
+    client's model; `row`: bytes kept for one row until its gradient is taken; `most`: clients at
+    once (None: by the limits); `shared`: bytes of all clients' models up to which silos share
+    chunks; `even`: chunks with equal numbers of clients, so that one compiled function suits all;
+    `columns`: the columns for a client's number of rows."""
 
     weights: int
     row: int
@@ -58,26 +58,28 @@ class Cost:
     limits: Limits = DEFAULT
 
     @staticmethod
-    def of(part: Part, most: int | None, even: bool = False, limits: Limits = DEFAULT) -> Cost:
+    def of(
+        part: Part, most: int | None, even: bool = False, limits: Limits = DEFAULT
+    ) -> ChunkSizing:
         """`even`: on a GPU, whose chunks may be as large as its memory allows."""
         on_gpu = part.device.type == "cuda"
         if on_gpu:
-            # seen on an H200: vmap of a ResNet keeps three times what a plain pass does; what is
-            # not compiled is bound by starting kernels, so that one more chunk costs most
+            # measured on an H200: vmap of a ResNet keeps three times the memory of a plain pass.
+            # Code that is not compiled is bound by kernel launches: one more chunk costs most
             room = torch.cuda.get_device_properties(part.device).total_memory // 8
             limits = replace(limits, chunk=room, padding=room, piece=room)
         elif part.loop_only and most is None:
-            most = 1  # they run one by one: results are passed on as they come
+            most = 1  # clients run one by one anyway
         params = {**part.block.initial(0), **({} if part.head is None else part.head.initial(0))}
         weights, row, columns = tree.nbytes(params), kept_bytes(part), exactly
         shared = (
             limits.shared_light_models if weights <= limits.light_model else limits.shared_models
         )
         if on_gpu:
-            columns, shared = few_sizes, limits.chunk
+            columns, shared = rounded_up, limits.chunk
         elif most is None and row <= limits.light_row and FOUR * row <= weights:
             columns = in_fours
-        return Cost(weights, row, most, shared, even and on_gpu, columns, limits)
+        return ChunkSizing(weights, row, most, shared, even and on_gpu, columns, limits)
 
     def __str__(self) -> str:
         if self.most is not None:
@@ -86,7 +88,7 @@ class Cost:
         return f"up to {most} (weights {self.weights} B, a row {self.row} B)"
 
     def cut(self, places: Ints, widths: Ints | None) -> list[Ints]:
-        """Places in chunks; `widths`: how many rows each of these clients has."""
+        """Cut places into chunks; `widths`: the number of rows of each of these clients."""
         if self.most is not None or widths is None:
             step = self.most or max(1, self.limits.chunk // max(1, self.weights))
             return [places[at : at + step] for at in range(0, len(places), step)]
@@ -104,7 +106,7 @@ class Cost:
         return chunks
 
     def _pieces(self, clients: int, rows: int) -> int:
-        """How many equal chunks; a number without remainder, if there is one near."""
+        """The number of equal chunks; one that divides the clients, if there is one near."""
         needed = -(-(clients * self.weights + 2 * rows * self.row) // self.limits.chunk)
         most = min(
             clients,
@@ -114,35 +116,34 @@ class Cost:
         return next(near, most)
 
     def width(self, rows: int) -> int:
-        """Columns for so many rows of a client; at least one, so that there is something."""
+        """The columns for a client's rows; at least one."""
         return self.columns(max(1, rows))
 
     def small(self, clients: int) -> bool:
-        """Whether the models of so many clients are so small that those of several silos are
-        better computed together, each with a copy from the start."""
+        """Whether the models of so many clients are small enough for silos to share chunks."""
         return self.most is None and self.weights * clients <= self.shared
 
     def tiny(self, silos: int) -> bool:
-        """Whether so many models, one for all of a silo's rows, are better computed together: not
-        on a GPU that each of them keeps busy."""
+        """Whether so many pooled silos are better computed together: not on a GPU that each of them
+        keeps busy."""
         return self.weights * silos <= self.limits.shared_models
 
     @property
-    def adds_little(self) -> bool:
-        """Whether a sum of models, in double precision, is little beside what a chunk holds."""
+    def has_small_sum(self) -> bool:
+        """Whether a sum of models in double precision is small beside a chunk."""
         return self.weights <= self.limits.shared_models
 
     def fits(self, rows: int) -> bool:
-        """Whether so many rows of one client stay within a chunk's budget."""
+        """Whether a client with so many rows fits a chunk."""
         return self.most is None and self.weights + rows * self.row <= self.limits.chunk
 
     def little(self, places: Ints, widths: Ints | None) -> bool:
-        """Whether what these clients hold is little enough to be kept for the rest of a round."""
+        """Whether values of these clients are small enough to be kept for the round."""
         rows = 0 if widths is None else len(places) * int(widths[places].max(initial=0))
         return len(places) * self.weights + rows * self.row <= self.limits.shared_models
 
     def _split(self, widths: Ints) -> list[int]:
-        """Lengths of the parts of a sorted chunk between which much padding is saved."""
+        """Lengths of the parts to split a sorted chunk into, where that saves much padding."""
         saved = (len(widths) - np.arange(len(widths))) * (widths[0] - widths) * self.row
         best = int(saved.argmax())
         if saved[best] <= self.limits.padding:
@@ -154,21 +155,20 @@ class Cost:
         return rows * self.row > self.limits.thread_rows
 
     def many(self, rows: int) -> bool:
-        """Whether so many rows of one model are worth to be taken by themselves, without padding:
-        clients' steps take them again, in chunks."""
+        """Whether so many rows of one model are worth a computation without padding, though
+        clients' steps use them again, in chunks."""
         return rows * self.row > self.limits.few_rows
 
     def pieces(self, rows: int, derivative: bool) -> int:
-        """In how many pieces so many rows of one model are computed: an even number, for threads,
-        if they do not fit in one. What is only embedded needs no large ones, but for layers that
-        go from step to step."""
+        """The number of pieces for so many rows of one model: one, or an even number, for threads.
+        Embeddings without gradients do not gain from large pieces, except for recurrent layers."""
         piece = self.limits.piece if derivative or self.most is not None else self.limits.chunk
         needed = max(1, -(-rows * self.row // piece))
         return needed + (needed > 1 and needed % 2)
 
 
 def kept_bytes(part: Part) -> int:
-    """Bytes that autograd keeps of one row until its derivative is taken."""
+    """Bytes that autograd keeps for one row until its gradient is taken."""
     x = part.shapes.made_up(part.silo, 2)[0].to(part.device)
     params = {k: v.to(x.device).requires_grad_() for k, v in part.block.initial(0).items()}
     own = {value.data_ptr() for value in params.values()}
