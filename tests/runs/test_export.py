@@ -107,7 +107,7 @@ def test_what_is_refused(tmp_path):
         ({"model": "cnn"}, "wants images"),
         ({"model": "mlp"}, "needs 'hidden'"),
         ({"model": "linear", "hidden": [3]}, "no setting 'hidden'"),
-        ({"model": "linear", "embedding": 3}, "a head needs"),
+        ({"model": "linear", "embedding": 3}, "embedding and head go together"),
         ({"model": "linear", "silos": {"up": {}}}, "no silo 'up'"),
         ({"model": "linaer"}, "did you mean 'linear'"),
     ],
