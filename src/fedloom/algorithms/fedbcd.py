@@ -85,7 +85,7 @@ class FedBCD(Releasing, TieredSGD):
         silos = placement.topology.silos
         if self.order == "sequential" and len(silos) == 1:
             raise SettingError(
-                "order = sequential: one silo has no other to take turns with; use parallel"
+                "order = sequential: there is one silo, and none to take turns with; use parallel"
             )
         if self.updates == "frozen-gradient":
             label_silo(self.labels_at, placement)
