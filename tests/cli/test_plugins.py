@@ -202,7 +202,7 @@ class Fresh(Rehearsal):
 def test_parties_use_the_transport_that_their_party_files_name(installed, tmp_path, monkeypatch):
     """Processes of a whole federation, over a folder: the run is the reference engine's."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, [installed, OURS])))
-    file = RunFile.parse(RUN, ["algorithm.rounds=2", "partition.clients=1"])
+    file = RunFile.parse(RUN, ["algorithm.rounds=2", "partition.silos=1", "partition.clients=1"])
     rehearsal = Fresh(file, tmp_path / "all", waits={"silence": 20})
     reference = rehearsal.prepare()
     parties = reference.placement.topology.parties

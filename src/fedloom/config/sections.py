@@ -218,20 +218,20 @@ def partition_fields() -> dict[str, Field]:
 
 
 def partition_table(values: Mapping[str, Any], path: KeyPath) -> dict[str, Any]:
-    found = table(partition_fields(), values, path)
+    complete = table(partition_fields(), values, path)
     for key, registry in (
         ("vertical", vertical_partitioners),
         ("horizontal", horizontal_partitioners),
     ):
-        how, where = found[key], (*path, key)
+        how, where = complete[key], (*path, key)
         if isinstance(how, Mapping):
             if "name" not in how:
                 raise BadKey(where, f"say its `name`: `fedloom list {registry.plural}`")
             fields = _named_fields(registry, how["name"], (*where, "name"))
-            found[key] = table(fields, how, where)
+            complete[key] = table(fields, how, where)
         elif how is not None:
             table(_named_fields(registry, how, where), {"name": how}, where)
-    return found
+    return complete
 
 
 def _named_fields(registry: Registry, name: Any, path: KeyPath) -> dict[str, Field]:
@@ -240,12 +240,12 @@ def _named_fields(registry: Registry, name: Any, path: KeyPath) -> dict[str, Fie
 
 
 def output_table(values: Mapping[str, Any], path: KeyPath) -> dict[str, Any]:
-    found = table(fields_of(Output), values, path)
-    for name, settings in found["writers"].items():
+    complete = table(fields_of(Output), values, path)
+    for name, settings in complete["writers"].items():
         where = (*path, "writers", name)
         known(writers, name, where)
-        found["writers"][name] = table(writers.settings(name), settings, where)
-    return found
+        complete["writers"][name] = table(writers.settings(name), settings, where)
+    return complete
 
 
 def network_fields() -> dict[str, Field]:

@@ -15,12 +15,12 @@ def shards(
     data: Dataset,
     clients: int,
     draw: np.random.Generator,
-    each: Annotated[Count, "shards of a client: how many classes it sees, about"] = 2,
+    per_client: Annotated[Count, "shards of a client: how many classes it sees, about"] = 2,
 ) -> npt.NDArray[Any]:
     """Rows in the order of their labels are cut in shards, and every client draws some (McMahan et
     al., 2017)."""
     owner = np.empty(data.size, dtype=np.int64)
-    drawn = np.repeat(np.arange(clients), each)
+    drawn = np.repeat(np.arange(clients), per_client)
     draw.shuffle(drawn)
     for rows in (np.flatnonzero(~data.test), np.flatnonzero(data.test)):
         order = rows[np.argsort(data.y[rows].numpy(), kind="stable")]

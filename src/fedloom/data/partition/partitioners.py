@@ -55,25 +55,25 @@ def check_partitioner(registry: Registry, how: Named) -> None:
 
 def partition_columns(how: Named, data: Dataset, silos: Sequence[str], **given: Any) -> Selections:
     """The columns of each silo."""
-    found = _called(vertical_partitioners, how, (), {"data": data, "silos": silos, **given})
-    if not isinstance(found, Mapping) or set(found) != set(silos):
+    result = _called(vertical_partitioners, how, (), {"data": data, "silos": silos, **given})
+    if not isinstance(result, Mapping) or set(result) != set(silos):
         raise SettingError(f"vertical partitioner {name_of(how)}: columns of each silo are wanted")
-    return {silo: _selected(how, data, silo, found[silo]) for silo in silos}
+    return {silo: _selected(how, data, silo, result[silo]) for silo in silos}
 
 
-def _selected(how: Named, data: Dataset, silo: str, found: Any) -> dict[str, Selection]:
+def _selected(how: Named, data: Dataset, silo: str, result: Any) -> dict[str, Selection]:
     where = f"vertical partitioner {name_of(how)}: silo {silo!r}"
-    if not isinstance(found, Mapping):
-        known, numbers = columns(data), [int(number) for number in found]
+    if not isinstance(result, Mapping):
+        known, numbers = columns(data), [int(number) for number in result]
         if not all(0 <= number < len(known) for number in numbers):
             last = len(known) - 1
             raise SettingError(f"{where} gets a column that is not one of the set's, 0 to {last}")
-        found = grouped(known, numbers)
-    if not found:
+        result = grouped(known, numbers)
+    if not result:
         raise SettingError(f"{where} gets no columns")
     return {
         block: part if part is None or isinstance(part, Region) else tuple(int(k) for k in part)
-        for block, part in found.items()
+        for block, part in result.items()
     }
 
 
@@ -82,11 +82,11 @@ def partition_rows(
 ) -> tuple[tuple[str, ...], Ints]:
     """The names of a silo's clients, and the owner of every row."""
     offered = {"data": data, "clients": clients, "placement": placement, **given}
-    found = _called(horizontal_partitioners, how, (placement,), offered)
+    result = _called(horizontal_partitioners, how, (placement,), offered)
     names = tuple(map(str, range(clients)))
-    if isinstance(found, tuple):
-        names, found = tuple(map(str, found[0])), found[1]
-    owner, where = np.asarray(found), f"horizontal partitioner {name_of(how)}"
+    if isinstance(result, tuple):
+        names, result = tuple(map(str, result[0])), result[1]
+    owner, where = np.asarray(result), f"horizontal partitioner {name_of(how)}"
     if owner.shape != (data.size,) or owner.dtype.kind not in "iu":
         raise SettingError(f"{where}: the index of its client is wanted for each row")
     if owner.size and not 0 <= owner.min() <= owner.max() < len(names):
