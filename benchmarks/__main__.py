@@ -30,14 +30,14 @@ def _others(seconds: float) -> list[str]:
     ]
 
 
-def _others_of(text: str, measured: set[str]) -> list[str]:
-    """The sections of what was written before that are measured by other commands."""
-    kept: list[str] = []
+def _other_sections(text: str, measured: set[str]) -> list[str]:
+    """The sections of the results file that other commands measure."""
+    lines: list[str] = []
     for section in text.split("\n## ")[1:]:
         title, _, rest = section.partition("\n")
         if title not in measured:
-            kept += [f"## {title}", *rest.rstrip().splitlines(), ""]
-    return kept
+            lines += [f"## {title}", *rest.rstrip().splitlines(), ""]
+    return lines
 
 
 def main() -> None:
@@ -49,10 +49,10 @@ def main() -> None:
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--write", action="store_true", help="write benchmarks/RESULTS.md")
     parser.add_argument("--cpu-time", action="store_true", help="of one thread; for busy machines")
-    given = parser.parse_args()
-    timing.CPU_TIME = given.cpu_time
-    torch.set_num_threads(1 if given.cpu_time else given.threads)
-    told = [
+    args = parser.parse_args()
+    timing.CPU_TIME = args.cpu_time
+    torch.set_num_threads(1 if args.cpu_time else args.threads)
+    lines = [
         "# Measured",
         "",
         "Everything of a line is measured side by side in one process, in turn; the best of each "
@@ -62,13 +62,13 @@ def main() -> None:
         f"`make bench`: {machine()}; commit {commit()}.",
     ]
     for name, (title, section) in SECTIONS.items():
-        if given.only is None or name in given.only:
+        if args.only is None or name in args.only:
             print(f"== {title}", flush=True)
-            told += ["", f"## {title}", "", *section(given)]
-    if given.write:
+            lines += ["", f"## {title}", "", *section(args)]
+    if args.write:
         measured = {title for title, _ in SECTIONS.values()}
-        told += ["", *_others_of(RESULTS.read_text(encoding="utf-8"), measured)]
-        RESULTS.write_text("\n".join(told).rstrip() + "\n", encoding="utf-8")
+        lines += ["", *_other_sections(RESULTS.read_text(encoding="utf-8"), measured)]
+        RESULTS.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
         print(f"written to {RESULTS.name}")
 
 

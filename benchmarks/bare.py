@@ -25,7 +25,7 @@ METHOD = "/bare.Exchange/Talk"
 
 
 class Stream:
-    """Either end: whole messages of known sizes, in pieces of a megabyte."""
+    """One end of a stream: messages of known sizes, in pieces of a megabyte."""
 
     def __init__(self, stream: Any):
         self._stream, self.over = stream, asyncio.Event()

@@ -1,7 +1,7 @@
 """`python -m benchmarks.before_after BEFORE AFTER`: rounds of two checkouts, side by side.
 
-Each checkout plays in a process of its own, and they take turns: only one computes at a time. So
-what a change costs is seen apart from what the machine does meanwhile.
+Each checkout has a process of its own, and they take turns, so that the cost of a change is
+separated from what else the machine does.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from fedloom import mlp
 
 from .cases import CNN, LSTM, MLP, RIDGE, Case
-from .timing import machine, told
+from .timing import duration, machine
 
 HERE = Path(__file__).resolve().parents[1]
 WIDE = MLP.with_(name="MLP 784-512-10", silos=2, shape=(784,), block=mlp(784, [512], 10))
@@ -43,7 +43,7 @@ TURN = 0.3  # seconds of a turn, or one round
 
 
 def play(case: Case, threads: int) -> None:
-    """A worker: reads how many rounds to play, answers with the seconds they took."""
+    """The worker's program: reads numbers of rounds to play, prints the seconds that they took."""
     from .rivals import rounds_of
 
     torch.set_num_threads(threads)
@@ -58,7 +58,7 @@ def play(case: Case, threads: int) -> None:
         print(time.perf_counter() - began, flush=True)
 
 
-class Player:
+class Worker:
     """A worker process of one checkout."""
 
     def __init__(self, checkout: Path, case: str, threads: int):
@@ -74,39 +74,39 @@ class Player:
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._asked, self._answers = self._process.stdin, self._process.stdout
+        self._requests, self._answers = self._process.stdin, self._process.stdout
 
     def wait(self) -> None:
         if self._answers.readline() != "ready\n":
             raise SystemExit("a worker did not start")
 
     def seconds(self, rounds: int) -> float:
-        """Of one round, in the mean of so many."""
-        print(rounds, file=self._asked, flush=True)
+        """Seconds of one round, averaged over `rounds`."""
+        print(rounds, file=self._requests, flush=True)
         return float(self._answers.readline()) / rounds
 
     def close(self) -> None:
-        self._asked.close()
+        self._requests.close()
         self._process.wait(60)
 
 
 def compare(checkouts: list[Path], case: str, seconds: float, threads: int) -> list[list[float]]:
     """Seconds of a round in each turn, by checkout."""
-    players = [Player(checkout, case, threads) for checkout in checkouts]
+    workers = [Worker(checkout, case, threads) for checkout in checkouts]
     try:
-        for player in players:
-            player.wait()
-        once = min(player.seconds(1) for player in players)
+        for worker in workers:
+            worker.wait()
+        once = min(worker.seconds(1) for worker in workers)
         rounds = max(1, int(TURN / once))
-        taken: list[list[float]] = [[] for _ in players]
+        taken: list[list[float]] = [[] for _ in workers]
         began = time.perf_counter()
         while len(taken[0]) < 3 or time.perf_counter() - began < seconds:
-            for player, times in zip(players, taken, strict=True):
-                times.append(player.seconds(rounds))
+            for worker, times in zip(workers, taken, strict=True):
+                times.append(worker.seconds(rounds))
         return taken
     finally:
-        for player in players:
-            player.close()
+        for worker in workers:
+            worker.close()
 
 
 def main() -> None:
@@ -117,22 +117,23 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=8, help="for each case")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--play", choices=CASES, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.play:
-        return play(CASES[given.play], given.threads)
-    if given.before is None:
+    args = parser.parse_args()
+    if args.play:
+        return play(CASES[args.play], args.threads)
+    if args.before is None:
         parser.error("which checkout to compare with?")
-    checkouts = [path.resolve() for path in (given.before, *given.after)]
-    torch.set_num_threads(given.threads)
+    checkouts = [path.resolve() for path in (args.before, *args.after)]
+    torch.set_num_threads(args.threads)
     print(machine())
     print("| case | checkout | best | of the first | median of the first |\n|---|---|---|---|---|")
-    for case in given.cases:
-        taken = compare(checkouts, case, given.seconds, given.threads)
+    for case in args.cases:
+        taken = compare(checkouts, case, args.seconds, args.threads)
         for checkout, times in zip(checkouts, taken, strict=True):
             ratio = min(times) / min(taken[0])
             median = statistics.median(a / b for a, b in zip(times, taken[0], strict=True))
             print(
-                f"| {case} | {checkout.name} | {told(min(times))} | {ratio:.2f} | {median:.2f} |",
+                f"| {case} | {checkout.name} | {duration(min(times))} "
+                f"| {ratio:.2f} | {median:.2f} |",
                 flush=True,
             )
 

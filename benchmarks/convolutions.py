@@ -1,9 +1,9 @@
 """`python -m benchmarks.convolutions`: ways to convolve for many clients at once, on a GPU.
 
-Of the layers of a ResNet18 on CIFAR halves, milliseconds of a convolution and of its derivatives by
-the image and by the weights: of one shared model on all rows (the floor), and of clients with
-weights of their own by cuDNN's grouped convolutions, by FedLoom's kernels, and as `engines/
-convolutions.py` chooses.
+For the layers of a ResNet18 on CIFAR halves: milliseconds of a convolution and of its gradients by
+the image and by the weights, for one shared model on all rows (the floor), and for clients with
+weights of their own by cuDNN's grouped convolutions, by FedLoom's kernels, and as
+engines/layers/gpu/convolutions.py chooses.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fedloom.engines.layers.gpu.convolutions import Layer
 from .timing import commit, machine, once
 
 aten = torch.ops.aten
-LAYERS = [  # channels, outputs, height, width, taps, stride; how often
+LAYERS = [  # channels, outputs, height, width, taps, stride; how many such layers
     ((3, 64, 32, 16, 3, 1), 1),
     ((64, 64, 32, 16, 3, 1), 4),
     ((64, 128, 32, 16, 3, 2), 1),
@@ -36,48 +36,54 @@ LAYERS = [  # channels, outputs, height, width, taps, stride; how often
 WAYS = ("shared", "cuDNN", "kernels", "chosen")
 
 
-def last(a: Tensor) -> Tensor:
+def channels_last(a: Tensor) -> Tensor:
     return a.contiguous(memory_format=torch.channels_last)
 
 
 def ways(shape: tuple[int, ...], clients: int, rows: int, kind: torch.dtype) -> dict[str, list]:
-    """Of each way, three calls."""
+    """For each way, three calls."""
     from fedloom.engines.layers.gpu import kernels
 
     channels, outputs, high, wide, taps, stride = shape
     padding = taps // 2
-    how = [stride, stride], [padding, padding], [1, 1], False, [0, 0]
+    settings = [stride, stride], [padding, padding], [1, 1], False, [0, 0]
 
     def images(count: int, groups: int) -> tuple[Tensor, Tensor, Tensor]:
         x = torch.randn(count, groups * channels, high, wide, device="cuda", dtype=kind)
         weight = torch.randn(groups * outputs, channels, taps, taps, device="cuda", dtype=kind)
-        slope = torch.randn_like(aten.convolution(x, weight, None, *how, groups))
-        return last(x), last(weight), last(slope)
+        gradient = torch.randn_like(aten.convolution(x, weight, None, *settings, groups))
+        return channels_last(x), channels_last(weight), channels_last(gradient)
 
-    def by_cudnn(groups: int, x: Tensor, weight: Tensor, slope: Tensor) -> list[Callable[[], Any]]:
+    def by_cudnn(
+        groups: int, x: Tensor, weight: Tensor, gradient: Tensor
+    ) -> list[Callable[[], Any]]:
         def backward(of: int) -> Any:
             wanted = [of == 0, of == 1, False]
-            return aten.convolution_backward(slope, x, weight, None, *how, groups, wanted)
+            return aten.convolution_backward(gradient, x, weight, None, *settings, groups, wanted)
 
         return [
-            lambda: aten.convolution(x, weight, None, *how, groups),
+            lambda: aten.convolution(x, weight, None, *settings, groups),
             lambda: backward(0),
             lambda: backward(1),
         ]
 
-    x, weight, slope = images(rows, clients)
-    turned = weight.unflatten(0, (clients, -1)).permute(0, 3, 4, 2, 1).contiguous()
+    x, weight, gradient = images(rows, clients)
+    transposed = weight.unflatten(0, (clients, -1)).permute(0, 3, 4, 2, 1).contiguous()
     layer = Layer(x, weight, [stride, stride], [padding, padding], clients)
-    mine = [
+    by_kernels = [
         lambda: kernels.forward(x, weight, clients, stride, padding),
-        lambda: kernels.by_image(slope, turned, high, wide, clients, stride, padding),
-        lambda: kernels.by_weight(slope, x, taps, taps, clients, stride, padding),
+        lambda: kernels.by_image(gradient, transposed, high, wide, clients, stride, padding),
+        lambda: kernels.by_weight(gradient, x, taps, taps, clients, stride, padding),
     ]
     return {
         "shared": by_cudnn(1, *images(rows * clients, 1)),
-        "cuDNN": by_cudnn(clients, x, weight, slope),
-        "kernels": mine if channels % 16 == 0 else [],
-        "chosen": [layer.forward, lambda: layer.by_image(slope), lambda: layer.by_weight(slope)],
+        "cuDNN": by_cudnn(clients, x, weight, gradient),
+        "kernels": by_kernels if channels % 16 == 0 else [],
+        "chosen": [
+            layer.forward,
+            lambda: layer.by_image(gradient),
+            lambda: layer.by_weight(gradient),
+        ],
     }
 
 
@@ -85,21 +91,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clients", type=int, default=50)
     parser.add_argument("--rows", type=int, default=40, help="of a client")
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.benchmark = True
-    print(f"{machine()}; commit {commit()}; {given.clients} clients of {given.rows} rows")
+    print(f"{machine()}; commit {commit()}; {args.clients} clients of {args.rows} rows")
     for kind in (torch.float32, torch.bfloat16):
         total = dict.fromkeys(WAYS, 0.0)
         for shape, times in LAYERS:
-            found = {}
-            for way, calls in ways(shape, given.clients, given.rows, kind).items():
+            times_by_way = {}
+            for way, calls in ways(shape, args.clients, args.rows, kind).items():
                 for call in calls * 2:
                     call()
-                found[way] = [once(call, 5) * 1e3 for call in calls]
-                total[way] += times * sum(found[way])
-            told = (f"{way} {' '.join(f'{t:.2f}' for t in t3)}" for way, t3 in found.items() if t3)
-            print(f"{kind} {shape} x {times}: {'; '.join(told)}", flush=True)
+                times_by_way[way] = [once(call, 5) * 1e3 for call in calls]
+                total[way] += times * sum(times_by_way[way])
+            texts = (
+                f"{way} {' '.join(f'{t:.2f}' for t in t3)}"
+                for way, t3 in times_by_way.items()
+                if t3
+            )
+            print(f"{kind} {shape} x {times}: {'; '.join(texts)}", flush=True)
         print(f"{kind} in all: " + ", ".join(f"{w} {t:.1f} ms" for w, t in total.items()))
 
 

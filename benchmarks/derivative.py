@@ -1,7 +1,8 @@
-"""`python -m benchmarks.derivative`: what compiling a derivative saves.
+"""`python -m benchmarks.derivative`: what compiling a gradient saves.
 
-The derivative of a local step of many clients at once, each with weights of its own, as it is and
-compiled; and of one shared model on the same rows, the floor. One process, one after the other.
+The gradient of a local step of many clients at once, each with weights of its own, plain and
+compiled; and of one shared model on the same rows, the floor. All in one process, one after the
+other.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from fedloom.core.gradients import grad
 from fedloom.core.placed import Batch, Rows
 from fedloom.engines.execute.compiled.compiler import compiled
 from fedloom.engines.execute.tracing.trace import traced
-from fedloom.engines.layers.gpu.convolutions import of_clients
+from fedloom.engines.layers.gpu.convolutions import client_convolutions
 from fedloom.engines.layers.rules import rows_may_vary
 from fedloom.engines.limits import DEFAULT
 
 from .cases import RESNET
 from .gpu import kernels
-from .timing import commit, machine, side_by_side, told
+from .timing import commit, duration, machine, side_by_side
 
 Call = Callable[[], Any]
 
@@ -48,13 +49,13 @@ def rivals(clients: int, rows: int, width: int, precision: str, device: str) -> 
     def loss(own: list[Tensor], rest: Tensor, mask: Tensor, x: Tensor, y: Tensor) -> Tensor:
         return local_loss(tree.joined(form, own), part, Rows(rest, mask), Batch(x, y, mask))
 
-    def of_clients_at_once(*given: Tensor) -> list[Tensor]:
+    def for_all_clients(*given: Tensor) -> list[Tensor]:
         own, others = list(given[: len(weights)]), given[len(weights) :]
-        with of_clients(place), rows_may_vary():
+        with client_convolutions(place), rows_may_vary():
             return vmap(grad(loss))(own, *others)
 
     shared = [a.to(place) for a in weights]
-    each = [a.expand(clients, *a.shape).clone() for a in shared]
+    own_weights = [a.expand(clients, *a.shape).clone() for a in shared]
     all_rows = [a.flatten(0, 1) for a in (rest, mask, x, y)]
     trained = [a.clone().requires_grad_() for a in shared]
     fast = torch.compile(loss)
@@ -69,17 +70,17 @@ def rivals(clients: int, rows: int, width: int, precision: str, device: str) -> 
     def floor(own: list[Tensor], *others: Tensor) -> Any:
         return torch.autograd.grad(fast(own, *others), own)
 
-    tensors = [*each, rest, mask, x, y]
+    tensors = [*own_weights, rest, mask, x, y]
     flat = tree.apart(tuple(tensors))[1]
-    sizes = [False for a in tensors for _ in a.shape]  # that vary
+    sizes = [False for a in tensors for _ in a.shape]  # whether they vary
     with multiplying(precision, place):
         by_torch = partial(compiled, recordings=DEFAULT.recordings)
-        play, _, _ = traced(of_clients_at_once, tensors, flat, sizes, by_torch)
+        compiled_gradient, _, _ = traced(for_all_clients, tensors, flat, sizes, by_torch)
     return {
         "shared model": precise(grad(loss), shared, *all_rows),
         "shared model, compiled": precise(floor, trained, *all_rows),
-        "clients": precise(of_clients_at_once, *tensors),
-        "clients, compiled": precise(torch.no_grad()(play), *tensors),
+        "clients": precise(for_all_clients, *tensors),
+        "clients, compiled": precise(torch.no_grad()(compiled_gradient), *tensors),
     }
 
 
@@ -96,7 +97,7 @@ def main() -> None:
     for precision in given.precision:
         calls = rivals(given.clients, given.rows, given.width, precision, given.device)
         best = {name: side_by_side({name: call}, 2)[name] for name, call in calls.items()}
-        print(f"{precision}: " + ", ".join(f"{name} {told(t)}" for name, t in best.items()))
+        print(f"{precision}: " + ", ".join(f"{name} {duration(t)}" for name, t in best.items()))
         for name in [name for name in calls if given.profile and "compiled" in name]:
             print(f"{name}: {kernels(calls[name])}", flush=True)
 

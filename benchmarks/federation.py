@@ -1,7 +1,7 @@
-"""`python -m benchmarks.federation`: what real parties cost, on loopback with mutual TLS.
+"""`python -m benchmarks.federation`: the cost of real parties, on loopback with mutual TLS.
 
-A round of TDCD beside a bare exchange of the same bytes (bare.py), large models, many clients.
-Both sides are processes of their own on the same machine, one after the other, in turn.
+A round of TDCD beside a bare exchange of the same bytes (bare.py), large models, many clients. In
+both cases parties are processes on one machine; the two take turns.
 """
 
 from __future__ import annotations
@@ -45,66 +45,70 @@ batch = {batch}
 rounds = {rounds}
 """
 WAITS = {"start": 600.0, "patience": 120.0, "beat": 1.0, "silence": 10.0, "linger": 20.0}
-WARM = 10  # rounds that do not count
+WARM = 10  # rounds that are not measured
 
 
 def rehearsed(folder: Path, **given: Any) -> tuple[list[float], dict[str, int], Run, Rehearsal]:
     """Seconds of each round at the first hub, bytes of one message of each kind."""
-    one = Rehearsal(RunFile.parse(RUN.format(**given)), folder, WAITS)
-    run = one.prepare()
+    rehearsal = Rehearsal(RunFile.parse(RUN.format(**given)), folder, WAITS)
+    run = rehearsal.prepare()
     parties = run.placement.topology.parties
     try:
         for party in parties:
-            one.start(party)
-        one.wait(600)
+            rehearsal.start(party)
+        rehearsal.wait(600)
     finally:
-        one.stop()
-    if not one.compare(run, 0.0).is_equal:
+        rehearsal.stop()
+    if not rehearsal.compare(run, 0.0).is_equal:
         raise SystemExit("the parties' model is not the reference's: nothing to measure")
     sizes = {}
     for line, (messages, size) in run.ledger.of_round(0).items():
         sizes[line.kind] = size // messages
     hub = parties[0] if isinstance(parties[0], str) else run.placement.topology.silos[0]
-    return seconds_of(one, hub), sizes, run, one
+    return seconds_of(rehearsal, hub), sizes, run, rehearsal
 
 
-def seconds_of(one: Rehearsal, hub: Party) -> list[float]:
-    lines = (one.of(hub) / "out" / "log.jsonl").read_text().splitlines()
-    told = [json.loads(line) for line in lines]
-    ends = [datetime.fromisoformat(t["time"]).timestamp() for t in told if t["event"] == "round"]
+def seconds_of(rehearsal: Rehearsal, hub: Party) -> list[float]:
+    lines = (rehearsal.of(hub) / "out" / "log.jsonl").read_text().splitlines()
+    events = [json.loads(line) for line in lines]
+    ends = [
+        datetime.fromisoformat(event["time"]).timestamp()
+        for event in events
+        if event["event"] == "round"
+    ]
     return [after - before for before, after in pairwise(ends)]
 
 
 def exchanged(
-    how: str, one: Rehearsal, run: Run, sizes: Mapping[str, int], rounds: int
+    module: str, rehearsal: Rehearsal, run: Run, sizes: Mapping[str, int], rounds: int
 ) -> list[float]:
-    """The same bytes in the same pattern, `bare` or through our `links`; seconds of each round at
-    the first hub."""
+    """Exchange the same bytes in the same pattern by the module `bare` or `links`; returns the
+    seconds of each round at the first hub."""
     silos = run.placement.topology.silos
     plan = {
         "rounds": rounds,
         "hubs": dict(zip(silos, free_ports(len(silos)), strict=True)),
-        "how": how,
+        "how": module,
         "clients": {silo: list(run.placement.topology.clients[silo]) for silo in silos},
-        "folder": str(one.folder),
+        "folder": str(rehearsal.folder),
         "sizes": dict(sizes),
     }
-    path = one.folder / "plan.json"
+    path = rehearsal.folder / "plan.json"
     path.write_text(json.dumps(plan))
     started = [
         subprocess.Popen(
-            [sys.executable, "-m", f"benchmarks.{how}", str(party), str(path)],
+            [sys.executable, "-m", f"benchmarks.{module}", str(party), str(path)],
             stdout=subprocess.PIPE,
         )
         for party in run.placement.topology.parties
     ]
     try:
-        told = {str(process.args[3]): process.communicate(timeout=600)[0] for process in started}
+        outputs = {str(process.args[3]): process.communicate(timeout=600)[0] for process in started}
     finally:
         for process in started:
             if process.poll() is None:
                 process.kill()
-    return json.loads(told[silos[0]])
+    return json.loads(outputs[silos[0]])
 
 
 def small(rounds: int) -> list[str]:
@@ -112,61 +116,68 @@ def small(rounds: int) -> list[str]:
     lines = []
     with tempfile.TemporaryDirectory() as folder:
         given = {"clients": 2, "hidden": [16], "steps": 5, "batch": 100, "rounds": rounds}
-        ours, sizes, run, one = rehearsed(Path(folder) / "r", **given)
-        whole = statistics.mean(ours[WARM:])
+        seconds, sizes, run, rehearsal = rehearsed(Path(folder) / "r", **given)
+        mean = statistics.mean(seconds[WARM:])
         lines.append(
             f"| TDCD, small MLP, Q 5, 2 silos x 2 clients, local steps and checkpoints included | "
-            f"{1e3 * whole:.1f} ms a round | < 80 ms |"
+            f"{1e3 * mean:.1f} ms a round | < 80 ms |"
         )
         usual = {"model": 1 << 20, "update": 1 << 20}
         usual |= dict.fromkeys(("embedding", "hub-embedding", "rest"), 100_000)
-        for what, these in (("its messages", sizes), ("1 MB models, 100 kB embeddings", usual)):
-            lines.append(compared(f"{what}, exchanged only", one, run, these, rounds, "<= 1.5"))
+        for what, sizes_of_messages in (
+            ("its messages", sizes),
+            ("1 MB models, 100 kB embeddings", usual),
+        ):
+            lines.append(
+                compared(
+                    f"{what}, exchanged only", rehearsal, run, sizes_of_messages, rounds, "<= 1.5"
+                )
+            )
     return lines
 
 
 def compared(
-    what: str, one: Rehearsal, run: Run, sizes: Mapping[str, int], rounds: int, wanted: str
+    what: str, rehearsal: Rehearsal, run: Run, sizes: Mapping[str, int], rounds: int, wanted: str
 ) -> str:
-    """Our links beside the bare exchange, in turn; the better of two each."""
-    found: dict[str, list[float]] = {"links": [], "bare": []}
+    """Compare FedLoom's links with the bare exchange, in turn; the better of two measurements."""
+    seconds: dict[str, list[float]] = {"links": [], "bare": []}
     for _ in range(2):
-        for how, times in found.items():
+        for module, times in seconds.items():
             warm = min(WARM, rounds // 4)
-            times.append(statistics.mean(exchanged(how, one, run, sizes, rounds)[warm:]))
-    mine, plain = min(found["links"]), min(found["bare"])
+            times.append(statistics.mean(exchanged(module, rehearsal, run, sizes, rounds)[warm:]))
+    links, bare = min(seconds["links"]), min(seconds["bare"])
     clients = len(run.placement.topology.of(run.placement.topology.silos[0]))
     moved = clients * (sizes["model"] + sizes["update"]) / 1e6
-    rate = f" ({moved / mine:.0f} and {moved / plain:.0f} MB/s a hub)" if moved > 1 else ""
-    told = f"{1e3 * mine:.1f} ms a round, bare {1e3 * plain:.1f} ms{rate}"
-    return f"| {what} | {told}: **{mine / plain:.2f}** | {wanted} |"
+    rate = f" ({moved / links:.0f} and {moved / bare:.0f} MB/s a hub)" if moved > 1 else ""
+    cells = f"{1e3 * links:.1f} ms a round, bare {1e3 * bare:.1f} ms{rate}"
+    return f"| {what} | {cells}: **{links / bare:.2f}** | {wanted} |"
 
 
 def large(rounds: int) -> list[str]:
     """Models of 45 MB; a round sends each client one and takes one back."""
     with tempfile.TemporaryDirectory() as folder:
         given = {"clients": 2, "hidden": [16], "steps": 1, "batch": 20, "rounds": 2}
-        _, sizes, run, one = rehearsed(Path(folder) / "r", **given)
+        _, sizes, run, rehearsal = rehearsed(Path(folder) / "r", **given)
         sizes = {**sizes, "model": 45_000_000, "update": 45_000_000}
-        return [compared("45 MB models, exchanged only", one, run, sizes, rounds, "<= 1.43")]
+        return [compared("45 MB models, exchanged only", rehearsal, run, sizes, rounds, "<= 1.43")]
 
 
 def many(clients: int) -> list[str]:
     """As many processes as clients."""
     with tempfile.TemporaryDirectory() as folder:
         given = {"clients": clients // 2, "hidden": [16], "steps": 2, "batch": 200, "rounds": 12}
-        one = Rehearsal(RunFile.parse(RUN.format(**given)), Path(folder) / "r", WAITS)
-        run = one.prepare()
+        rehearsal = Rehearsal(RunFile.parse(RUN.format(**given)), Path(folder) / "r", WAITS)
+        run = rehearsal.prepare()
         parties = run.placement.topology.parties
         try:
             for party in parties:
-                one.start(party)
-            memory = memory_of(one, [party for party in parties if isinstance(party, Client)])
-            one.wait(900)
+                rehearsal.start(party)
+            memory = memory_of(rehearsal, [party for party in parties if isinstance(party, Client)])
+            rehearsal.wait(900)
         finally:
-            one.stop()
-        equal = one.compare(run, 0.0).is_equal
-        took = statistics.mean(seconds_of(one, run.placement.topology.silos[0])[2:])
+            rehearsal.stop()
+        equal = rehearsal.compare(run, 0.0).is_equal
+        took = statistics.mean(seconds_of(rehearsal, run.placement.topology.silos[0])[2:])
     state = "equal to the reference" if equal else "DIFFERENT from the reference"
     return [
         f"| {clients} clients, {len(parties)} processes | {1e3 * took:.0f} ms a round, {state} | "
@@ -175,20 +186,20 @@ def many(clients: int) -> list[str]:
     ]
 
 
-def memory_of(one: Rehearsal, clients: list[Party], within: float = 600.0) -> str:
-    """Resident, and its own share of what is shared, in the middle of a run."""
-    until, log = time.monotonic() + within, one.of(clients[0]) / "log"
+def memory_of(rehearsal: Rehearsal, clients: list[Party], within: float = 600.0) -> str:
+    """The memory of a client in the middle of a run: resident, and with shared pages divided."""
+    until, log = time.monotonic() + within, rehearsal.of(clients[0]) / "log"
     while not log.exists() or "round 2 of" not in log.read_text():
-        if time.monotonic() > until or one.processes[clients[0]].poll() is not None:
+        if time.monotonic() > until or rehearsal.processes[clients[0]].poll() is not None:
             return "not measured"
         time.sleep(0.1)
-    found = {}
-    text = Path(f"/proc/{one.processes[clients[0]].pid}/smaps_rollup").read_text()
+    sizes = {}
+    text = Path(f"/proc/{rehearsal.processes[clients[0]].pid}/smaps_rollup").read_text()
     for line in text.splitlines():
         name, *rest = line.split()
         if name in ("Rss:", "Pss:"):
-            found[name] = int(rest[0]) / 1024
-    return f"{found['Rss:']:.0f} MiB resident, {found['Pss:']:.0f} MiB with shared pages divided"
+            sizes[name] = int(rest[0]) / 1024
+    return f"{sizes['Rss:']:.0f} MiB resident, {sizes['Pss:']:.0f} MiB with shared pages divided"
 
 
 def main() -> None:

@@ -1,5 +1,5 @@
 """`python -m benchmarks.few_rows`: rounds of clients with few rows, side by side: with steps by
-products of rows with rows, with plain ones, and compiled."""
+products of rows, with plain steps, and compiled."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedloom.engines.limits import Limits
 
 from .cases import MLP, RIDGE
 from .rivals import rounds_of
-from .timing import commit, machine, side_by_side, told
+from .timing import commit, duration, machine, side_by_side
 
 CASES = (
     RIDGE.with_(clients=1000),
@@ -33,7 +33,7 @@ def main() -> None:
         best = side_by_side(calls, 5)
         print(
             f"| {case.name}, N {case.silos} K {case.clients} B {case.batch} Q {case.steps} "
-            f"| {told(best['few'])} | {told(best['plain'])} | {told(best['compiled'])} "
+            f"| {duration(best['few'])} | {duration(best['plain'])} | {duration(best['compiled'])} "
             f"| **{best['few'] / best['plain']:.2f}** "
             f"| **{best['compiled'] / best['few']:.2f}** |",
             flush=True,

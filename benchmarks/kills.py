@@ -85,7 +85,7 @@ ARRIVAL = '\n[engine]\norder = "arrival"\n'
 Q5 = "local_steps = 5\n"
 HEAD_OF_TABLE = ("algorithm", "kills", "hubs", "at points", "absences", "restored", "went back")
 HEAD_OF_TABLE += ("rounds", "seconds", "model", "ledger")
-CASES: Mapping[str, tuple[str, str]] = {  # what comes before [algorithm], and in it
+CASES: Mapping[str, tuple[str, str]] = {  # the text before [algorithm], and in it
     "tdcd": (PATIENTS, 'name = "tdcd"\n' + Q5),
     "tdcd with a head": (PATIENTS + HEAD, 'name = "tdcd"\n' + Q5),
     "tdcd-private-labels": (PATIENTS, 'name = "tdcd-private-labels"\nlocal_steps = 3\n'),
@@ -124,13 +124,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the first run's kills")
     parser.add_argument("--within", type=float, default=1800.0, help="seconds, for one run")
     parser.add_argument("--keep", type=Path, help="a folder for what does not come out exactly")
-    given = parser.parse_args()
-    cases = list(CASES) if given.case == "all" else [given.case]
+    args = parser.parse_args()
+    cases = list(CASES) if args.case == "all" else [args.case]
     print(f"| {' | '.join(HEAD_OF_TABLE)} |\n|{'---|' * len(HEAD_OF_TABLE)}", flush=True)
     exact = [
-        play(case, seed, given)
-        for seed in range(given.seed, given.seed + given.runs)
-        for case in cases
+        play(case, seed, args) for seed in range(args.seed, args.seed + args.runs) for case in cases
     ]
     print(f"{sum(exact)} of {len(exact)} exact")
     return 0 if all(exact) else 1
@@ -145,30 +143,30 @@ def run_file(case: str, rounds: int) -> RunFile:
     )
 
 
-def play(case: str, seed: int, given: argparse.Namespace) -> bool:
-    """One storm, and its row; whether it came out exactly."""
+def play(case: str, seed: int, args: argparse.Namespace) -> bool:
+    """Run one storm and print its row; returns whether it was exact."""
     folder = Path(tempfile.mkdtemp(prefix="storm-"))
-    waits = SKIP if given.missing == "skip" else WAIT
-    one = Rehearsal(run_file(case, given.rounds), folder / "rehearsal", waits)
+    waits = SKIP if args.missing == "skip" else WAIT
+    rehearsal = Rehearsal(run_file(case, args.rounds), folder / "rehearsal", waits)
     say = lambda line: print(f"{case}, seed {seed}: {line}", file=sys.stderr, flush=True)  # noqa: E731
     is_exact = False
     try:
-        found = Storm(
-            one, given.kills, random.Random(seed), given.restores, given.within, say
+        outcome = Storm(
+            rehearsal, args.kills, random.Random(seed), args.restores, args.within, say
         ).blow()
-        is_exact = found.is_exact
-        model = "exact" if found.difference == 0 else f"DIFFERS by {found.difference:.1e}"
-        ledger = "equal" if found.same_ledger else "DIFFERENT"
-        numbers = (found.kills, found.hubs, found.at_points, found.absences)
-        numbers += (found.restored, found.went_back, found.rounds)
-        told = " | ".join(map(str, numbers)) + f" | {found.seconds:.0f} | {model} | {ledger} |"
-        print(f"| {case}, seed {seed} | {told}", flush=True)
+        is_exact = outcome.is_exact
+        model = "exact" if outcome.difference == 0 else f"DIFFERS by {outcome.difference:.1e}"
+        ledger = "equal" if outcome.same_ledger else "DIFFERENT"
+        numbers = (outcome.kills, outcome.hubs, outcome.at_points, outcome.absences)
+        numbers += (outcome.restored, outcome.went_back, outcome.rounds)
+        cells = " | ".join(map(str, numbers)) + f" | {outcome.seconds:.0f} | {model} | {ledger} |"
+        print(f"| {case}, seed {seed} | {cells}", flush=True)
     except FedLoomError as problem:
         traceback.print_exc()
         print(f"| {case}, seed {seed} | did not end: {problem} |", flush=True)
     finally:
-        if given.keep is not None and not is_exact:
-            shutil.move(folder, given.keep / f"{case.replace(' ', '-')}-{seed}")
+        if args.keep is not None and not is_exact:
+            shutil.move(folder, args.keep / f"{case.replace(' ', '-')}-{seed}")
         else:
             shutil.rmtree(folder)
     return is_exact

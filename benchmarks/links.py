@@ -1,5 +1,5 @@
-"""The pattern of bare.py through FedLoom's links, and no local work: what frames, checks and the
-promise to hear everything once cost. Same arguments, same output."""
+"""The pattern of bare.py through FedLoom's links, without local work: it shows the cost of frames,
+checks and exactly-once delivery. Same arguments, same output."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from fedloom.fabric.permits import Permits, form, route_of
 
 
 def permits(topology: Topology, payloads: Mapping[str, torch.Tensor]) -> Permits:
-    """Of everyone to everyone: they are held against every message, as in a run."""
+    """Permits for all messages between all parties; they are checked for every message, as in a
+    run."""
     parties = topology.parties
     return Permits(
         {

@@ -1,4 +1,4 @@
-"""Overhead, memory, visits a second, set-up."""
+"""Measures overhead, memory, visits per second and set-up time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from fedloom import Run, Task, linear, partition
 from fedloom.core.registry import algorithms
 
-from .cases import TINY
+from .cases import TINY, Case
 from .rivals import by_hand, rounds_of
 from .timing import side_by_side
 
@@ -38,7 +38,7 @@ IMPORT = "import time; t = time.perf_counter(); import {}; print(time.perf_count
 DEMO = """
 import time; began = time.perf_counter()
 from pathlib import Path
-from fedloom.build import build_data, build_parts
+from fedloom.runs.build import build_data, build_parts
 from fedloom.config.runfile import RunFile
 file = RunFile.read(Path("examples/diabetes.toml"))
 run = next(iter(build_parts(file, build_data(file)).values()))
@@ -47,23 +47,23 @@ print(time.perf_counter() - began)
 """
 
 
-def _said(script: str, tries: int = 3) -> float:
-    """The least number a short script prints. What is imported is compiled once before, as that of
-    an installed package is."""
-    found = []
+def _printed(script: str, tries: int = 3) -> float:
+    """The smallest number that a script prints in several runs. Imports are compiled before, as
+    those of an installed package are."""
+    numbers = []
     with TemporaryDirectory() as compiled:
-        kept = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": compiled}
+        environment = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": compiled}
         for _ in range(tries + 1):
-            ran = subprocess.run(
+            process = subprocess.run(
                 [sys.executable, "-c", script],
                 cwd=ROOT,
-                env={**os.environ, **kept},
+                env={**os.environ, **environment},
                 capture_output=True,
                 text=True,
                 check=True,
             )
-            found.append(float(ran.stdout.split()[-1]))
-    return min(found)
+            numbers.append(float(process.stdout.split()[-1]))
+    return min(numbers)
 
 
 def overhead(seconds: float) -> list[str]:
@@ -97,25 +97,25 @@ def overhead(seconds: float) -> list[str]:
     larger = TINY.with_(batch=1000, rows=20_000, clients=50)
     for compile in (False, True):
         for case, rounds in ((TINY, 200), (larger, 100)):
-            lines.append(_looking(case.with_(compile=compile), rounds))
+            lines.append(_evaluating(case.with_(compile=compile), rounds))
             print(lines[-1], flush=True)
     torch.set_num_threads(threads)
     return lines
 
 
-def _looking(case: object, rounds: int) -> str:
-    """Evaluation, records and progress at the default interval (about 20 looks in a run), by the
-    time of one thread: others would count while they wait."""
-    best = {"plain": float("inf"), "looking": float("inf")}
+def _evaluating(case: Case, rounds: int) -> str:
+    """The overhead of evaluation, records and progress at the default interval (about 20
+    evaluations in a run), in the CPU time of one thread, which waiting threads do not affect."""
+    best = {"plain": float("inf"), "evaluating": float("inf")}
     placement = case.placement()
     for _ in range(8):  # a tenth of half a second is soon lost in noise
-        for name, every in (("plain", None), ("looking", rounds // 20)):
+        for name, every in (("plain", None), ("evaluating", rounds // 20)):
             run = case.run(placement)
             run.fit(20)  # traced by now
             began = time.process_time()
-            run.fit(20 + rounds, every=every, progress=name == "looking")
+            run.fit(20 + rounds, every=every, progress=name == "evaluating")
             best[name] = min(best[name], time.process_time() - began)
-    more = 100 * (best["looking"] / best["plain"] - 1)
+    more = 100 * (best["evaluating"] / best["plain"] - 1)
     return (
         f"| evaluation, records and progress, {case.name} K {case.clients} of {case.rows} rows, "
         f"{rounds} rounds{', compiled' if case.compile else ''} | {more:.0f} % | <= 10 % |"
@@ -123,7 +123,7 @@ def _looking(case: object, rounds: int) -> str:
 
 
 def visits(seconds: float) -> list[str]:
-    """VAFL, logistic regression on data of the size of MNIST, 7 silos, one core."""
+    """VAFL visits per second: logistic regression on data of MNIST's size, 7 silos, one core."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     draw = torch.Generator().manual_seed(0)
@@ -144,7 +144,7 @@ def visits(seconds: float) -> list[str]:
 
 def memory() -> list[str]:
     lines = [
-        f"| memory of ResNet18 N 2 K 50 above the interpreter | {_said(MEMORY, 1):.2f} GiB "
+        f"| memory of ResNet18 N 2 K 50 above the interpreter | {_printed(MEMORY, 1):.2f} GiB "
         "| <= 2 GiB |"
     ]
     print(lines[-1], flush=True)
@@ -152,10 +152,10 @@ def memory() -> list[str]:
 
 
 def setting_up() -> list[str]:
-    more = _said(IMPORT.format("torch, fedloom")) - _said(IMPORT.format("torch"))
+    more = _printed(IMPORT.format("torch, fedloom")) - _printed(IMPORT.format("torch"))
     lines = [
         f"| `import fedloom` beyond torch's import | {more:.2f} s | <= 1 s |",
-        f"| the demo's first round starts after | {_said(DEMO, 2):.1f} s | <= 5 s |",
+        f"| the demo's first round starts after | {_printed(DEMO, 2):.1f} s | <= 5 s |",
     ]
     print("\n".join(lines), flush=True)
     return lines

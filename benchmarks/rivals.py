@@ -1,7 +1,7 @@
-"""What a round is measured against, in plain PyTorch.
+"""What a round is compared with, in plain PyTorch.
 
 The floor: one forward and Q forward-backward-update steps of the same rows through one shared model
-per silo, which no federated method can beat. The loop: the same through a copy of the module for
+per silo; no federated method can be faster. The loop: the same through a copy of the module for
 every client. The hand-written loop: a round of ridge regression as batched matrix products.
 """
 
@@ -66,7 +66,7 @@ class Rivals:
         self._own: list[list[tuple[Tensor, ...]]] = []
 
     def floor(self, compiled: bool = False) -> Callable[[], None]:
-        """A round of the floor. torch.compile refuses here if it cannot work."""
+        """A round of the floor. torch.compile fails here if it cannot work."""
         steps = [torch.compile(silo) if compiled else silo for silo in self.silos]
 
         def round() -> None:
@@ -82,9 +82,9 @@ class Rivals:
         for _ in range(self.case.steps):
             with self.precise():
                 loss = step(*rows)
-            slopes = torch.autograd.grad(loss, weights)
+            gradients = torch.autograd.grad(loss, weights)
             with torch.no_grad():
-                torch._foreach_add_(weights, slopes, alpha=-self.case.lr)
+                torch._foreach_add_(weights, gradients, alpha=-self.case.lr)
 
     def loop(self, silos: int | None = None) -> Callable[[], None]:
         """A round as a loop over copies of the module (of the first `silos` silos)."""
@@ -123,19 +123,19 @@ def by_hand(case: Case, run: Run) -> Callable[[], None]:
     def round() -> None:
         nonlocal theta, bias
         ids = torch.randperm(len(y))[: case.batch]
-        held = owner[:, ids][:, None] == clients[:, None]  # [silos, clients, rows]
-        width = int(held.sum(-1).max())
-        order = held.to(torch.int8).argsort(dim=-1, descending=True, stable=True)[..., :width]
-        mask, slots = held.gather(-1, order)[..., None], ids[order]
-        mine, target = x[silos, slots], y[slots][..., None]  # [silos, clients, width, columns]
+        owns = owner[:, ids][:, None] == clients[:, None]  # [silos, clients, rows]
+        width = int(owns.sum(-1).max())
+        order = owns.to(torch.int8).argsort(dim=-1, descending=True, stable=True)[..., :width]
+        mask, slots = owns.gather(-1, order)[..., None], ids[order]
+        own_x, target = x[silos, slots], y[slots][..., None]  # [silos, clients, width, columns]
         phi = x[:, ids] @ theta + bias
         rest = (phi.sum(0, keepdim=True) - phi)[silos, order]
         count = mask.sum(2, keepdim=True).clamp(min=1)
         theta_k = theta[:, None].repeat(1, case.clients, 1, 1)
         bias_k = bias[:, None].repeat(1, case.clients, 1, 1)
         for _ in range(case.steps):
-            error = torch.where(mask, mine @ theta_k + bias_k + rest - target, 0.0) / count
-            theta_k = theta_k - case.lr * (mine.transpose(-1, -2) @ error)
+            error = torch.where(mask, own_x @ theta_k + bias_k + rest - target, 0.0) / count
+            theta_k = theta_k - case.lr * (own_x.transpose(-1, -2) @ error)
             bias_k = bias_k - case.lr * error.sum(2, keepdim=True)
         theta, bias = theta_k.mean(1), bias_k.mean(1)
 
@@ -143,11 +143,11 @@ def by_hand(case: Case, run: Run) -> Callable[[], None]:
 
 
 def rounds_of(run: Run) -> Callable[[], None]:
-    """One more round of a run, and nothing besides."""
+    """A call that plays one more round of a run."""
     run.fit(2)
     began = time.process_time()
     run.fit(3)
-    if time.process_time() - began < 0.5:  # quick rounds are traced: measure them afterwards
+    if time.process_time() - began < 0.5:  # fast rounds are traced soon: measure them after that
         run.fit(20)
     more: Iterator[int] = iter(range(run.round + 1, 10**9))
 

@@ -6,7 +6,7 @@ import torch
 
 from .cases import MLP, ON_CPU, RIDGE, Case
 from .rivals import Rivals, rounds_of
-from .timing import side_by_side, told
+from .timing import duration, side_by_side
 
 HEADER = [
     "| case | floor | loop over copies | FedLoom | of the floor | wanted | x the loop | wanted |",
@@ -38,9 +38,9 @@ def line(case: Case, best: dict[str, float]) -> str:
     which = "compiled" if best.get("compiled") == best["floor"] else "eager"
     return (
         f"| {case.name}, N {case.silos} K {case.clients} B {case.batch} Q {case.steps} "
-        f"| {told(best['floor'])} ({which}) | {told(best['loop'])} | {told(best['fedloom'])} "
-        f"| **{best['fedloom'] / best['floor']:.2f}** | <= {case.wanted} "
-        f"| **{best['loop'] / best['fedloom']:.1f}** | >= {case.wanted_loop} |"
+        f"| {duration(best['floor'])} ({which}) | {duration(best['loop'])} "
+        f"| {duration(best['fedloom'])} | **{best['fedloom'] / best['floor']:.2f}** "
+        f"| <= {case.wanted} | **{best['loop'] / best['fedloom']:.1f}** | >= {case.wanted_loop} |"
     )
 
 
@@ -61,8 +61,8 @@ def one_step(seconds: float, compiled: bool = True) -> list[str]:
         best = measure(case.with_(steps=1), seconds, compiled, loop=False)
         ratio = best["fedloom"] / best["floor"]
         lines.append(
-            f"| {case.name} | {told(best['floor'])} | {told(best['fedloom'])} | **{ratio:.2f}** "
-            "| <= 1.1 |"
+            f"| {case.name} | {duration(best['floor'])} | {duration(best['fedloom'])} "
+            f"| **{ratio:.2f}** | <= 1.1 |"
         )
         print(lines[-1], flush=True)
     return lines
@@ -86,7 +86,7 @@ def clients(seconds: float) -> list[str]:
         best = side_by_side(calls, seconds)
         lines.append(
             f"| {case.name}, N {case.silos} B {case.batch} Q {case.steps}, {case.weighting} "
-            f"| K {few}: {told(best[str(few)])} | K {more}: {told(best[str(more)])} "
+            f"| K {few}: {duration(best[str(few)])} | K {more}: {duration(best[str(more)])} "
             f"| **{best[str(more)] / best[str(few)]:.2f}** | <= {wanted} |"
         )
         print(lines[-1], flush=True)

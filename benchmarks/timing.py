@@ -1,4 +1,4 @@
-"""Measuring side by side: everything in turn, many times, the best of each."""
+"""Measures calls side by side: all in turn, many times, the best time of each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-CPU_TIME = False  # of one thread, on a machine that others use: count what the process was given
+CPU_TIME = False  # measure CPU time of one thread, on a machine that others use
 
 
 def _now() -> float:
@@ -21,7 +21,7 @@ def _now() -> float:
 def side_by_side(
     rivals: Mapping[str, Callable[[], object]], seconds: float = 6.0, least: int = 3
 ) -> dict[str, float]:
-    """Seconds of one call of each: the best of those made in turn within so many seconds."""
+    """Seconds of one call of each, the best of calls made in turn within `seconds`."""
     for call in rivals.values():  # warm: at least twice, and up to 25 times or 3 seconds
         began = time.perf_counter()
         for number in range(25):
@@ -39,7 +39,7 @@ def side_by_side(
 
 
 def once(call: Callable[[], object], times: int = 1) -> float:
-    """Seconds of a call, of so many."""
+    """Seconds of one call, averaged over `times` calls."""
     _wait()
     began = _now()
     for _ in range(times):
@@ -53,12 +53,12 @@ def _wait() -> None:
         torch.cuda.synchronize()
 
 
-def told(seconds: float) -> str:
+def duration(seconds: float) -> str:
     return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
 def machine() -> str:
-    """What it was measured on, in general words."""
+    """A description of the machine."""
     cpu = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.is_file():
@@ -72,11 +72,11 @@ def machine() -> str:
 
 
 def commit() -> str:
-    here = Path(__file__).parent
+    folder = Path(__file__).parent
     try:
-        said = subprocess.run(
-            ["git", "describe", "--always", "--dirty"], cwd=here, capture_output=True, text=True
+        process = subprocess.run(
+            ["git", "describe", "--always", "--dirty"], cwd=folder, capture_output=True, text=True
         )
     except OSError:
         return "unknown"
-    return said.stdout.strip() or "unknown"
+    return process.stdout.strip() or "unknown"
