@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedloom.core import tree
-from fedloom.engines.multiprocess.engine import checksum, homes
+from fedloom.engines.multiprocess.engine import assign_ranks, checksum
 from fedloom.engines.multiprocess.parcels import packed, unpacked
 from fedloom.engines.multiprocess.ranks import joined
 from fedloom.engines.stacked.axis import Axis
@@ -24,8 +24,8 @@ class Pair(NamedTuple):
 def shared(counts, rows, ranks, cost=None):
     axis = Axis({f"s{j}": tuple(map(str, range(k))) for j, k in enumerate(counts)})
     costs = {silo: cost or ChunkSizing(8, 4, 1 << 20, None) for silo in axis.span}
-    home = homes(axis, np.asarray(rows), costs, ranks)
-    return [home[span] for span in axis.span.values()]
+    rank_of = assign_ranks(axis, np.asarray(rows), costs, ranks)
+    return [rank_of[span] for span in axis.span.values()]
 
 
 def test_silos_of_one_client_are_spread():

@@ -1,5 +1,5 @@
 """Trees of tensors as bytes, between processes of one owner: a description in JSON, then the
-tensors as they lie in memory. Nothing in it is code."""
+contents of the tensors. Nothing in it is code."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-HEAD = 8  # bytes that say how long the description is
+HEAD = 8  # bytes for the length of the description
 
 
 def packed(tree: Any) -> bytes:
     tensors: list[Tensor] = []
-    told = json.dumps(_described(tree, tensors)).encode()
-    return b"".join([len(told).to_bytes(HEAD, "big"), told, *map(_bytes, tensors)])
+    description = json.dumps(_described(tree, tensors)).encode()
+    return b"".join([len(description).to_bytes(HEAD, "big"), description, *map(_bytes, tensors)])
 
 
 def unpacked(parcel: bytes, device: torch.device) -> Any:
@@ -50,41 +50,41 @@ def _key(constant: Any) -> Any:
 
 
 class _Tensors:
-    """Tensors one after the other in a parcel."""
+    """Reads the tensors of a parcel in turn."""
 
     def __init__(self, parcel: bytes, start: int, device: torch.device):
         self._parcel, self._at, self._device = parcel, start, device
 
     def next(self, dtype: torch.dtype, shape: list[int]) -> Tensor:
         size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        own = torch.empty(shape, dtype=dtype)
+        tensor = torch.empty(shape, dtype=dtype)
         if size:
-            words = np.frombuffer(self._parcel, np.uint8, size, self._at)
-            own.view(-1).view(torch.uint8).numpy()[:] = words
+            content = np.frombuffer(self._parcel, np.uint8, size, self._at)
+            tensor.view(-1).view(torch.uint8).numpy()[:] = content
         self._at += size
-        return own.to(self._device)
+        return tensor.to(self._device)
 
 
-def _built(told: Any, tensors: _Tensors) -> Any:
-    if "tensor" in told:
-        return tensors.next(getattr(torch, told["tensor"]), told["shape"])
-    if "dict" in told:
-        return {key: _built(part, tensors) for key, part in told["dict"]}
-    if "constant" in told:
-        return told["constant"]
-    parts: Iterator[Any] = (_built(part, tensors) for part in told["parts"])
-    if not told["of"]:
+def _built(description: Any, tensors: _Tensors) -> Any:
+    if "tensor" in description:
+        return tensors.next(getattr(torch, description["tensor"]), description["shape"])
+    if "dict" in description:
+        return {key: _built(part, tensors) for key, part in description["dict"]}
+    if "constant" in description:
+        return description["constant"]
+    parts: Iterator[Any] = (_built(part, tensors) for part in description["parts"])
+    if not description["of"]:
         return tuple(parts)
-    kind = _kind(told["of"])
+    kind = _kind(description["of"])
     return kind(*parts) if hasattr(kind, "_fields") else kind(parts)
 
 
 def _kind(name: str) -> type[Any]:
-    """A kind of tuple or list that is known here already."""
+    """A class of tuples or lists that is imported already."""
     module, _, path = name.partition(":")
-    found: Any = sys.modules[module]
+    kind: Any = sys.modules[module]
     for part in path.split("."):
-        found = getattr(found, part)
-    if not (isinstance(found, type) and issubclass(found, tuple | list)):
+        kind = getattr(kind, part)
+    if not (isinstance(kind, type) and issubclass(kind, tuple | list)):
         raise TypeError(f"{name} is no kind of tuple")
-    return found
+    return kind

@@ -1,8 +1,9 @@
 """Ranks: the processes of one owner that torchrun starts, and how they stay in step.
 
-All ranks run the same program and meet at the same places. At every meeting each says where it is
-and whether it has a problem: a problem of one rank is raised by all, and whoever is somewhere else
-is found out. A rank that is gone (its links are cut) or silent for too long is a LostError.
+All ranks run the same program and meet at the same places. At every meeting each rank says where it
+is, and whether it has failed. A failure of one rank is raised at all, and ranks at different places
+are detected. A rank that is gone (its connections are closed), or silent for too long, is a
+LostError.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # its functions would hold a group for ever that is there before them
+import torch.distributed.nn  # imported first: else its functions keep a group for ever
 from torch import Tensor
 
 from ...core import errors
 from ...core.errors import FedLoomError, InterruptedRun, LostError, ProtocolError
 
-WAIT = 600.0  # seconds a rank waits for another, unless told otherwise
+WAIT = 600.0  # default seconds that a rank waits for another
 NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -32,18 +33,19 @@ def several() -> bool:
 
 
 def speaks() -> bool:
-    """Whether this process is the one that tells the user what all of them know."""
+    """Whether this process prints what all of them know."""
     return not several() or os.environ["RANK"] == "0"
 
 
 def restarted() -> bool:
-    """Whether torchrun started everyone again, after one was lost."""
+    """Whether torchrun has restarted all processes after one was lost."""
     return several() and int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
 @contextmanager
 def joined(wait: float = WAIT) -> Iterator[Ranks | None]:
-    """This process among the others; None where there are none. What ends one, ends all."""
+    """The ranks, with this process as one of them; None if it is alone. An error of one rank ends
+    all."""
     if not several():
         yield None
         return
@@ -55,25 +57,25 @@ def joined(wait: float = WAIT) -> Iterator[Ranks | None]:
         ranks.tell(problem)
         raise
     finally:
-        if not ranks.lost:  # where one is, leaving could wait for it
-            dist.destroy_process_group()  # ends its threads: one that needs Python later aborts
+        if not ranks.lost:  # leaving could wait for a lost rank
+            dist.destroy_process_group()  # ends its threads, which would abort at Python's exit
 
 
 class Ranks:
-    """All processes, seen from one of them. `wait`: seconds it waits for another."""
+    """All processes, seen from this one. `wait`: the seconds to wait for another."""
 
     def __init__(self, wait: float = WAIT):
         self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self._local = int(os.environ.get("LOCAL_RANK", self.rank))
-        on_device_of = int(os.environ.get("LOCAL_WORLD_SIZE", self.size))
+        local_size = int(os.environ.get("LOCAL_WORLD_SIZE", self.size))
         self._wait, self.lost = wait, False
-        self._known: BaseException | None = None  # the last problem that everyone knows
+        self._known: BaseException | None = None  # the last failure that all ranks know
         gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        self.nccl = gpus >= on_device_of and dist.is_nccl_available()  # a GPU for each
+        self.nccl = gpus >= local_size and dist.is_nccl_available()  # a GPU for each rank
         self._gpu = self._local % gpus if gpus else 0
         if gpus:
             torch.cuda.set_device(self._gpu)
-        with self._listening():
+        with self._detecting_loss():
             dist.init_process_group(
                 "cpu:gloo,cuda:nccl" if self.nccl else "gloo", timeout=timedelta(seconds=wait)
             )
@@ -85,88 +87,88 @@ class Ranks:
         """`cuda` without a number is this rank's own GPU."""
         return f"cuda:{self._gpu}" if name == "cuda" else name
 
-    # Meetings: `at` names the place, which must be the same for all
+    # Meetings: `at` names the place, which must be the same at all ranks
 
-    def numbers(self, at: str, mine: int = 0) -> list[int]:
-        """Everyone's number."""
-        return self._meet(at, mine, None)
+    def numbers(self, at: str, own: int = 0) -> list[int]:
+        """The numbers of all ranks."""
+        return self._meet(at, own, None)
 
-    def same(self, at: str, mine: int) -> bool:
-        """Whether everyone has the same number."""
-        return len(set(self.numbers(at, mine))) == 1
+    def same(self, at: str, own: int) -> bool:
+        """Whether all ranks have the same number."""
+        return len(set(self.numbers(at, own))) == 1
 
-    def exchange(self, at: str, mine: bytes) -> list[bytes]:
-        """Everyone's bytes."""
-        return self._bytes(mine, self._meet(at, len(mine), None))
+    def exchange(self, at: str, own: bytes) -> list[bytes]:
+        """The bytes of all ranks."""
+        return self._bytes(own, self._meet(at, len(own), None))
 
-    def total(self, at: str, mine: Tensor) -> Tensor:
-        """The sum over all ranks, of tensors of one shape, added in the order of the ranks: the
-        same bits at each, whatever carries them. A rank adds up one slice for all."""
-        if not self.same(at, mine.numel()):
+    def total(self, at: str, own: Tensor) -> Tensor:
+        """The sum of all ranks' tensors, added in the order of ranks: the same bits at each,
+        whatever the backend. Each rank sums one slice for all."""
+        if not self.same(at, own.numel()):
             raise ProtocolError(f"{at}: the ranks have tensors of different sizes")
-        carried = mine.device if self.nccl else torch.device("cpu")
-        flat = mine.detach().flatten().to(carried)
+        device = own.device if self.nccl else torch.device("cpu")
+        flat = own.detach().flatten().to(device)
         length = max(1, -(-len(flat) // self.size))
         sent = flat.new_zeros(self.size * length)
         sent[: len(flat)] = flat
-        came, whole = torch.empty_like(sent), torch.empty_like(sent)
-        with self._listening():
-            dist.all_to_all_single(came.view(torch.uint8), sent.view(torch.uint8))
-            first, *others = came.split(length)
+        received, total = torch.empty_like(sent), torch.empty_like(sent)
+        with self._detecting_loss():
+            dist.all_to_all_single(received.view(torch.uint8), sent.view(torch.uint8))
+            first, *others = received.split(length)
             for other in others:
                 first = first + other
-            slices = list(whole.view(torch.uint8).chunk(self.size))
+            slices = list(total.view(torch.uint8).chunk(self.size))
             dist.all_gather(slices, first.view(torch.uint8))
-        return whole[: len(flat)].reshape(mine.shape).to(mine.device)
+        return total[: len(flat)].reshape(own.shape).to(own.device)
 
     def tell(self, problem: BaseException) -> None:
-        """This rank cannot go on: the others, at their next meeting, cannot either."""
+        """Announce that this rank has failed: the others fail at their next meeting."""
         if self.lost or problem is self._known or isinstance(problem, GeneratorExit):
             return
         self._known = problem
         try:
             self._meet("", 0, problem)
-        except FedLoomError:  # somebody else's was first, or nobody is there any more
+        except FedLoomError:  # another rank failed first, or all are gone
             self._known = problem
 
-    def _meet(self, at: str, mine: int, problem: BaseException | None) -> list[int]:
+    def _meet(self, at: str, own: int, problem: BaseException | None) -> list[int]:
         place = zlib.crc32(at.encode())
-        head = torch.tensor([problem is not None, place, mine])
+        head = torch.tensor([problem is not None, place, own])
         heads = [torch.empty_like(head) for _ in range(self.size)]
-        with self._listening():
+        with self._detecting_loss():
             dist.all_gather(heads, head)
         failed, places, numbers = torch.stack(heads).T.tolist()
         if any(failed):
-            told = b"" if problem is None else _written(problem, self.rank)
-            self._raise(self._bytes(told, self._lengths(len(told))))
+            text = b"" if problem is None else _encoded(problem, self.rank)
+            self._raise(self._bytes(text, self._lengths(len(text))))
         if len(set(places)) > 1:
-            told = at.encode()
-            seen = {text.decode() for text in self._bytes(told, self._lengths(len(told)))}
+            text = at.encode()
+            seen = {text.decode() for text in self._bytes(text, self._lengths(len(text)))}
             raise ProtocolError(f"the ranks are not in step: they are at {sorted(seen)}")
         return numbers
 
-    def _lengths(self, mine: int) -> list[int]:
+    def _lengths(self, own: int) -> list[int]:
         heads = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
-        with self._listening():
-            dist.all_gather(heads, torch.tensor([mine]))
+        with self._detecting_loss():
+            dist.all_gather(heads, torch.tensor([own]))
         return [int(head) for head in heads]
 
-    def _bytes(self, mine: bytes, lengths: list[int]) -> list[bytes]:
+    def _bytes(self, own: bytes, lengths: list[int]) -> list[bytes]:
         longest = max(1, *lengths)
-        sent = torch.frombuffer(bytearray(mine.ljust(longest, b"\0")), dtype=torch.uint8)
-        came = [torch.empty_like(sent) for _ in lengths]
-        with self._listening():
-            dist.all_gather(came, sent)
-        return [a[:n].numpy().tobytes() for a, n in zip(came, lengths, strict=True)]
+        sent = torch.frombuffer(bytearray(own.ljust(longest, b"\0")), dtype=torch.uint8)
+        received = [torch.empty_like(sent) for _ in lengths]
+        with self._detecting_loss():
+            dist.all_gather(received, sent)
+        return [a[:n].numpy().tobytes() for a, n in zip(received, lengths, strict=True)]
 
-    def _raise(self, told: list[bytes]) -> None:
-        """The first rank's problem, at all."""
-        self._known = _read(next(one for one in told if one))
+    def _raise(self, problems: list[bytes]) -> None:
+        """Raise the failure of the first failed rank, at all ranks."""
+        self._known = _decoded(next(problem for problem in problems if problem))
         raise self._known
 
     @contextmanager
-    def _listening(self) -> Iterator[None]:
-        """What torch says of links that are cut, and of waits that are over."""
+    def _detecting_loss(self) -> Iterator[None]:
+        """Turn torch's errors about closed connections and timeouts into a LostError."""
         try:
             yield
         except RuntimeError as problem:
@@ -177,17 +179,17 @@ class Ranks:
             ) from problem
 
 
-def _written(problem: BaseException, rank: int) -> bytes:
+def _encoded(problem: BaseException, rank: int) -> bytes:
     text, kind = str(problem), type(problem).__name__
     if not isinstance(problem, FedLoomError | KeyboardInterrupt):
         text = f"rank {rank}: {kind}: {text}"
     return json.dumps([kind, text]).encode()
 
 
-def _read(told: bytes) -> FedLoomError:
-    kind, text = json.loads(told)
+def _decoded(encoded: bytes) -> FedLoomError:
+    kind, text = json.loads(encoded)
     if kind == "KeyboardInterrupt":
         return InterruptedRun(text or "interrupted")
-    found = getattr(errors, kind, FedLoomError)
-    is_ours = isinstance(found, type) and issubclass(found, FedLoomError)
-    return found(text) if is_ours else FedLoomError(text)
+    error_class = getattr(errors, kind, FedLoomError)
+    is_ours = isinstance(error_class, type) and issubclass(error_class, FedLoomError)
+    return error_class(text) if is_ours else FedLoomError(text)
