@@ -125,8 +125,8 @@ def test_what_is_compiled_holds_for_all_rows(kernels, precision, close, caplog):
     plain.fit(15)
     fast.fit(15)
     assert float((plain.predict() - fast.predict()).abs().max()) <= close
-    entries = list(fast.fed.executors["compiled"].compiler.player.entries.values())
-    assert all(entry.play is not None for entry in entries)
+    entries = list(fast.fed.executors["compiled"].compiler.replayer.entries.values())
+    assert all(entry.replay is not None for entry in entries)
     assert sum(len(entry.known) for entry in entries) > 1, "rows did not vary"
     assert all(holds for entry in entries for holds in entry.known.values())
     assert "runs as it is" not in caplog.text
@@ -144,8 +144,8 @@ def test_a_resnet_is_compiled_for_all_rows(kernels, precision, caplog):
     before = run.add_record().train_loss
     run.fit(15)
     assert run.add_record().train_loss < before
-    entries = list(run.fed.executors["compiled"].compiler.player.entries.values())
-    assert all(entry.play is not None for entry in entries)
+    entries = list(run.fed.executors["compiled"].compiler.replayer.entries.values())
+    assert all(entry.replay is not None for entry in entries)
     assert sum(len(entry.known) for entry in entries) > 1, "rows did not vary"
     assert "runs as it is" not in caplog.text
 
@@ -157,6 +157,6 @@ def test_one_step_of_all_clients_at_once_compiled(kernels, caplog):
     plain.fit(30)
     fast.fit(30)
     assert float((plain.predict() - fast.predict().cpu()).abs().max()) <= 0.01
-    (entry,) = fast.fed.executors["compiled"].compiler.player.entries.values()
-    assert entry.play is not None
+    (entry,) = fast.fed.executors["compiled"].compiler.replayer.entries.values()
+    assert entry.replay is not None
     assert "runs as it is" not in caplog.text

@@ -13,7 +13,7 @@ from fedloom import TDCD, Run, Task, linear, mlp, partition
 from fedloom.core import tree
 from fedloom.engines import layers
 from fedloom.engines.layers import cpu, rules
-from fedloom.engines.layers.rules import ON_CPU, Instead
+from fedloom.engines.layers.rules import ON_CPU, ReplacedLayers
 from fedloom.engines.stacked.axis import ChunkValue
 
 
@@ -59,7 +59,7 @@ def test_results_stay_with_their_channels_last():
         seen.append(torch._C._functorch.get_unwrapped(x))
         return x
 
-    with Instead(ON_CPU):
+    with ReplacedLayers(ON_CPU):
         vmap(layers)(x, w)
     (inside,) = seen
     assert inside.shape == (6, 3, 5, 4, 3)  # rows, clients, channels, ...
@@ -71,7 +71,7 @@ def test_results_stay_with_their_channels_last():
 def test_products_of_wide_layers(monkeypatch, known, dims):
     """By one library or by the other, with their derivatives."""
     if not known:
-        monkeypatch.setattr(cpu, "has_layers", lambda: False)
+        monkeypatch.setattr(cpu, "has_mkldnn_product", lambda: False)
     draw = torch.Generator().manual_seed(0)
     x, w = torch.randn(3, 40, 512, generator=draw), torch.randn(3, 256, 512, generator=draw)
     b = torch.randn(3, 256, generator=draw)
@@ -87,7 +87,7 @@ def test_products_of_wide_layers(monkeypatch, known, dims):
     else:
         f, dims = vmap(both, (*dims, dims[1])), (*dims, dims[1])
         given = [a if at == 0 else a[0] for a, at in zip((x, w, b), dims, strict=True)]
-    with Instead(ON_CPU):
+    with ReplacedLayers(ON_CPU):
         found = tree.tensors(f(*given))
     wanted = tree.tensors(f(*[a.double() for a in given]))
     for mine, theirs in zip(found, wanted, strict=True):
@@ -98,8 +98,8 @@ def test_products_of_wide_layers(monkeypatch, known, dims):
 def test_a_wide_layer_has_the_other_library(monkeypatch):
     """Where torch has it, in a run, traced or not with the same bits; and not a narrow one."""
     used = []
-    plain = cpu._layer
-    monkeypatch.setattr(cpu, "_layer", lambda *a: used.append(a[0].shape) or plain(*a))
+    plain = cpu._mkldnn_product
+    monkeypatch.setattr(cpu, "_mkldnn_product", lambda *a: used.append(a[0].shape) or plain(*a))
     draw = torch.Generator().manual_seed(0)
     x = {"a": torch.randn(900, 400, generator=draw)}
     rows = partition(x, torch.randn(900, generator=draw), {"a": 3})
@@ -109,7 +109,7 @@ def test_a_wide_layer_has_the_other_library(monkeypatch):
     )
     called, played = (Run(rule, wide, rows, replay=after) for after in (0, 2))
     assert torch.equal(called.fit(8).predict(), played.fit(8).predict())
-    assert bool(used) == cpu.has_layers()
+    assert bool(used) == cpu.has_mkldnn_product()
     exact = Run(rule, wide, rows, engine="reference", precision="float64").fit(8).predict()
     assert float((called.predict() - exact).abs().max()) < 1e-4
     assert Run(rule, Task({"a": linear(400)}, "squared"), rows).fed._how.rules == {}
@@ -117,7 +117,7 @@ def test_a_wide_layer_has_the_other_library(monkeypatch):
 
 @pytest.mark.parametrize("known", [True, False])
 def test_rules_are_for_models_with_such_layers(monkeypatch, known):
-    monkeypatch.setattr(cpu, "has_layers", lambda: known)
+    monkeypatch.setattr(cpu, "has_mkldnn_product", lambda: known)
     monkeypatch.setattr(rules, "WIDE", 60)
     rows = images(2, shape=(10,))
     for width in (5, 6):

@@ -12,10 +12,10 @@ from fedloom import TDCD, Run, Task, cnn, linear, lstm, mlp, partition, resnet18
 from fedloom.core import tree
 from fedloom.core.gradients import PublicLevels, grad, use_levels
 from fedloom.core.registry import losses
-from fedloom.engines.execute.tracing.player import Player
+from fedloom.engines.execute.tracing.replay import Replayer
 from fedloom.engines.execute.workers import ahead
 from fedloom.engines.layers.gpu import convolutions, products
-from fedloom.engines.layers.rules import Instead
+from fedloom.engines.layers.rules import ReplacedLayers
 from fedloom.engines.limits import DEFAULT, Limits
 from fedloom.engines.stacked import plan, sizing
 from fedloom.engines.stacked.sizing import ChunkSizing
@@ -174,9 +174,9 @@ def test_replay_gives_the_same_bits(model, settings):
     played = Run(rule, MODELS[model](), data, replay=3, precision="float64", limits=QUICK)
     called = Run(rule, MODELS[model](), data, replay=0, precision="float64")
     assert tree.largest_difference(learnt(played, 16), learnt(called, 16)) == 0
-    entries = played.fed.executors["traced"].player.entries.values()
+    entries = played.fed.executors["traced"].replayer.entries.values()
     count = len(played.fed._plan.alike)
-    assert sum(entry.play is not None for entry in entries) >= 2 * count  # embed and sgd
+    assert sum(entry.replay is not None for entry in entries) >= 2 * count  # embed and sgd
     assert any(sum(entry.known.values()) > 1 for entry in entries)  # of several sizes
 
 
@@ -217,9 +217,9 @@ def test_what_cannot_be_traced_is_called():
         calls.append(1)
         return a + 1 if float(a.sum()) > 0 else a - 1
 
-    player = Player(1)
+    replayer = Replayer(1)
     for number in (1.0, -1.0, 2.0, -2.0, 3.0):
-        told = player("looking", looking, [torch.tensor([number])])
+        told = replayer("looking", looking, [torch.tensor([number])])
         assert told.tolist() == [number + (1 if number > 0 else -1)]
     assert len(calls) >= 5
 
@@ -227,43 +227,43 @@ def test_what_cannot_be_traced_is_called():
 def test_without_what_traces_it_is_called(monkeypatch):
     trace = "fedloom.engines.execute.tracing.trace"
     monkeypatch.setitem(sys.modules, trace, None)  # as if torch had moved on
-    player = Player(1)
+    replayer = Replayer(1)
     for _ in range(4):
-        assert player("plus", torch.add, [torch.ones(2), torch.ones(2)]).tolist() == [2.0, 2.0]
+        assert replayer("plus", torch.add, [torch.ones(2), torch.ones(2)]).tolist() == [2.0, 2.0]
 
 
 def test_what_fails_when_played_is_called():
-    player = Player(1)
+    replayer = Replayer(1)
     for _ in range(4):
-        player("plus", torch.add, [torch.ones(2), torch.ones(2)])
-    (entry,) = player.entries.values()
-    assert entry.play is not None
+        replayer("plus", torch.add, [torch.ones(2), torch.ones(2)])
+    (entry,) = replayer.entries.values()
+    assert entry.replay is not None
 
     def fails(*tensors):
         raise RuntimeError("a view of strides that it was not traced with, say")
 
-    entry.play = fails
-    assert player("plus", torch.add, [torch.ones(2), torch.ones(2)]).tolist() == [2.0, 2.0]
-    assert entry.play is None
+    entry.replay = fails
+    assert replayer("plus", torch.add, [torch.ones(2), torch.ones(2)]).tolist() == [2.0, 2.0]
+    assert entry.replay is None
 
 
 def test_other_constants_are_other_functions():
     def plus(a: Tensor, by: float) -> Tensor:
         return a + by
 
-    player = Player(1)
+    replayer = Replayer(1)
     for _ in range(4):
         for by in (1.0, 2.0):
-            assert float(player("plus", plus, [torch.zeros(()), by])) == by
+            assert float(replayer("plus", plus, [torch.zeros(()), by])) == by
 
 
 def test_other_sizes_are_not_taken_for_granted():
     def mean(a: Tensor) -> Tensor:
         return a.sum() / a.shape[0]
 
-    player = Player(2)
+    replayer = Replayer(2)
     for size in (3, 3, 3, 3, 5, 1, 7, 8, 9, 2, 3):
-        assert float(player("mean", mean, [torch.ones(size)])) == 1.0
+        assert float(replayer("mean", mean, [torch.ones(size)])) == 1.0
 
 
 def test_trees_come_apart_and_together():
@@ -304,13 +304,13 @@ def test_a_bias_added_afterwards_is_the_same():
         """The biases that convolutions are given in the end."""
 
         def __torch_function__(self, func, types, args=(), kwargs=None):
-            if func in convolutions.BIAS_APART:
+            if func in convolutions.BIAS_ADDED_AFTER:
                 biases.append(args[2] if len(args) > 2 else (kwargs or {}).get("bias"))
             return func(*args, **(kwargs or {}))
 
     biases = []
     wanted = all_ways()
-    with Noted(), Instead(convolutions.BIAS_APART):
+    with Noted(), ReplacedLayers(convolutions.BIAS_ADDED_AFTER):
         found = all_ways()
         assert any(bias is not None for bias in biases)
         biases.clear()
@@ -484,6 +484,6 @@ def test_work_of_threads_is_traced_between_rounds(precision):
     plain.fit(12)
     fast.fit(12)
     assert tree.largest_difference(plain.predict(), fast.predict()) == 0
-    entries = list(fast.fed.executors["traced"].player.entries.values())
+    entries = list(fast.fed.executors["traced"].replayer.entries.values())
     assert any(len(entry.known) > 3 for entry in entries)
     assert all(held for entry in entries for held in entry.known.values())

@@ -66,7 +66,7 @@ def test_rows_are_the_same_however_they_are_held():
     assert tree.largest_difference(exact.predict(), reference.predict()) < 1e-12
 
 
-def test_a_look_holds_no_rows_of_its_own_and_predicts_at_one_hub(monkeypatch):
+def test_an_evaluation_holds_no_rows_of_its_own_and_predicts_at_one_hub(monkeypatch):
     run = small().fit(1)
     scores = counted(monkeypatch, local, "joint_scores")
     run.add_record()

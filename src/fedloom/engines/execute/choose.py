@@ -1,7 +1,7 @@
-"""Which executors a run has, in the order in which they are asked.
+"""Chooses the executors of a run, in the order in which they are asked.
 
-`executor` names the first one; without it `replay` and `compile` choose among ours. An executor of
-another package is registered by name (`fedloom.executors`) and chosen the same way.
+`executor` names the first one; without it, `replay` and `compile` choose one of FedLoom's. An
+executor of another package is registered by name (`fedloom.executors`) and chosen the same way.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Clients' work as it is described to an executor that computes a mean in one go.
+"""Clients' work, described for executors that compute a whole mean at once.
 
-The values of the stacked engine are such descriptions. An executor sees of them what is here.
+The lazy values of the stacked engine are such descriptions. An executor sees no more of them than
+what is here.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ from torch import Tensor
 
 from ...core.rng import Floats, Ints
 
-Way = Literal["same", "silo", "rows"]
-"""Where a client's own part of an argument is: it is the same for all, by silo, or the client's
+Layout = Literal["same", "silo", "rows"]
+"""How a client's part of an argument is found: it is the whole argument, that of its silo, or its
 rows."""
 
 
-class Flat(NamedTuple):
-    """The rows of some clients, one after the other. `over`: their positions, counted through the
-    minibatches of the clients' silos; `ids`: what rows they are; `counts`: how many of each silo;
-    `starts`: where those of each client begin, and where the last one's end; `numbers`: the
-    different numbers of rows that clients have."""
+class FlatRows(NamedTuple):
+    """The rows of some clients, concatenated. `over`: their indices into the concatenated
+    minibatches of the clients' silos; `ids`: the numbers of the rows; `counts`: rows of each silo;
+    `starts`: where each client's rows begin, and the last one's end; `numbers`: the different row
+    counts of clients."""
 
     over: Tensor
     ids: Tensor
@@ -30,58 +31,58 @@ class Flat(NamedTuple):
     numbers: tuple[int, ...]
 
 
-class Given(NamedTuple):
-    """An argument of work for all clients, and where each client's own part of it is."""
+class Argument(NamedTuple):
+    """An argument of work for all clients, and how a client's part of it is found."""
 
     value: Any
-    way: Way
+    layout: Layout
 
 
 class Minibatch(Protocol):
-    """Which client has which rows of a minibatch."""
+    """The rows of a minibatch by client."""
 
     rows: Ints
-    """How many each client has."""
+    """The number of each client's rows."""
 
     @property
     def several(self) -> bool:
         """Whether every local step has a minibatch of its own."""
 
-    def flat(self, silos: tuple[str, ...], places: Ints, of: Ints) -> Flat:
-        """The rows of these clients; `of`: which silo each client is in."""
+    def flat(self, silos: tuple[str, ...], places: Ints, of: Ints) -> FlatRows:
+        """The rows of these clients; `of`: the index of each client's silo."""
 
 
 class Described(Protocol):
-    """A value at clients: work `f` on other values, or an argument."""
+    """A value at clients: work `f` on other values, or (`f` None) an argument."""
 
     @property
     def f(self) -> Callable[..., Any] | None:
-        """What is computed; None for an argument."""
+        """The function that is computed; None for an argument."""
 
     @property
     def values(self) -> Sequence[Described]:
-        """What it is computed of."""
+        """The values that `f` is applied to."""
 
     @property
     def minibatch_rows(self) -> Minibatch | None:
-        """The minibatch whose rows it has, if it has rows."""
+        """The minibatch that it has rows of, if any."""
 
     @property
     def is_shared(self) -> bool:
-        """Whether it has rows of a minibatch, or is the same for all of a silo's clients: noise,
-        say, is neither."""
+        """Whether it has rows of a minibatch, or is shared by all of a silo's clients. Noise, for
+        example, is neither."""
 
     def mixes(self, silos: tuple[str, ...]) -> bool:
-        """Whether clients of these silos can share a computation of it."""
+        """Whether clients of these silos can be computed together."""
 
-    def given(self, silos: tuple[str, ...], flat: Flat, named: bool) -> Given:
-        """An argument for the clients of these silos. `named`: a silo's part of the task has the
-        silo's name."""
+    def argument(self, silos: tuple[str, ...], flat: FlatRows, named: bool) -> Argument:
+        """The argument for the clients of these silos. `named`: with parts of the task that know
+        their silo's name."""
 
 
-class Mean(NamedTuple):
-    """A mean of clients that is asked for: `of`: which of the silos the client at each of `places`
-    is in; `times`: how many clients each place of the axis stands for (None: one); `weights`: of
+class MeanRequest(NamedTuple):
+    """A request for a mean over clients. `of`: the index of the silo of the client at each of
+    `places`; `times`: how many clients each place of the axis stands for (None: one); `weights`: of
     clients (None: 1)."""
 
     silos: tuple[str, ...]
@@ -93,8 +94,8 @@ class Mean(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """`total`: by silo, a tree with a first axis for silos; `form`: the signature of a client's
-    value; `parts`: what weights add up to, by silo; `weights`: each client's."""
+    """Sums over clients. `total`: a tree with a first axis for silos; `form`: the signature of a
+    client's value; `parts`: sums of weights by silo; `weights`: each client's."""
 
     total: Any
     form: Any

@@ -1,7 +1,8 @@
-"""What executes local work: an `Executor` gives what a plain call gives, or None for "I cannot".
+"""The interface `Executor`: it executes local work with the result of a plain call, or returns None
+to decline.
 
-A run has a chain of them (choose.py). Each piece of work is offered to one after the other; the
-last one, `plain`, never refuses.
+A run has a chain of executors (choose.py). Each piece of work is offered to one after the other;
+the last one, `plain`, never declines.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ import torch
 
 from ...core.gradients import StepsWay
 from ..limits import DEFAULT, Limits
-from .described import Mean, Sums
+from .described import MeanRequest, Sums
 
-CALLS = 150  # of local work before it is traced
+CALLS = 150  # calls of a function before it is traced
 
 log = logging.getLogger("fedloom")
 
 
 class Work(NamedTuple):
-    """A call for all clients of a chunk at once: of tensors in trees of arguments. `key`: what the
-    function is; functions of one key, given arguments of one form, do the same."""
+    """A call for all clients of a chunk at once, on trees of tensors. `key`: functions with equal
+    keys and arguments of equal form do the same."""
 
     key: Hashable
     function: Callable[..., Any]
@@ -36,7 +37,7 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True)
 class Options:
-    """What executors are made with. `replay`: after how many calls work is traced (0: never)."""
+    """What executors are made with. `replay`: the calls after which work is traced (0: never)."""
 
     device: torch.device
     replay: int = CALLS
@@ -44,47 +45,49 @@ class Options:
 
 
 class Executor:
-    """One way to execute local work. It computes what a plain call does, up to the order of sums,
-    and never lets work through that it is not sure of."""
+    """One way to execute local work. Results equal those of plain calls up to the order of sums. An
+    executor declines work that it is not sure of."""
 
     name: ClassVar[str]
     batches_one: ClassVar[bool] = False
-    """Whether one client by itself is given to it as a batch of one."""
+    """Whether a single client is given to it as a batch of one."""
     steps: StepsWay | None = None
-    """A shorter way for plain local steps inside of work (core/gradients.py: `steps_by`)."""
+    """A faster way for plain local steps inside of work (core/gradients.py: `steps_by`)."""
 
     def __init__(self, options: Options):
         self.options = options
 
     def begin(self) -> None:
-        """A new round begins, and no work is going on."""
+        """A new round begins; no work is running."""
 
     def run(self, work: Work) -> Any | None:
-        """What the work gives, or None: I cannot."""
+        """The result of the work, or None to decline."""
         return None
 
-    def sums(self, mean: Mean) -> Sums | None:
-        """Sums over clients of what their work gives, in one go, or None: I cannot."""
+    def sums(self, mean: MeanRequest) -> Sums | None:
+        """The sums over clients that a mean needs, at once, or None to decline."""
         return None
 
 
 class Executors:
-    """A chain of them, the last of which runs everything."""
+    """A chain of executors; the last one runs everything."""
 
     def __init__(self, chain: Sequence[Executor]):
         self._chain = tuple(chain)
         self.batches_one = any(executor.batches_one for executor in chain)
-        """Whether one client by itself is a batch of one."""
-        self.sums_some = any(type(one).sums is not Executor.sums for one in chain)
-        """Whether one of them may compute sums in one go."""
-        self.steps = next((one.steps for one in chain if one.steps is not None), None)
-        """The way of the first that has one."""
+        """Whether any of them takes a single client as a batch of one."""
+        self.sums_some = any(type(executor).sums is not Executor.sums for executor in chain)
+        """Whether any of them may compute sums."""
+        self.steps = next(
+            (executor.steps for executor in chain if executor.steps is not None), None
+        )
+        """The `steps` of the first executor that has any."""
 
     def __iter__(self) -> Iterator[Executor]:
         return iter(self._chain)
 
     def __getitem__(self, name: str) -> Any:
-        """The one of this name."""
+        """The executor of this name."""
         return {executor.name: executor for executor in self._chain}[name]
 
     def __str__(self) -> str:
@@ -98,9 +101,9 @@ class Executors:
         for executor in self._chain:
             if (result := executor.run(work)) is not None:
                 return result
-        return work.plainly()  # which gave None, as work may
+        return work.plainly()  # its result is None
 
-    def sums(self, mean: Mean) -> Sums | None:
+    def sums(self, mean: MeanRequest) -> Sums | None:
         for executor in self._chain:
             if (sums := executor.sums(mean)) is not None:
                 return sums
@@ -108,5 +111,5 @@ class Executors:
 
 
 def first_line(problem: Exception) -> str:
-    """Of what it says; torch says much."""
+    """The first line of an error's text; torch's are long."""
     return next(iter(str(problem).strip().splitlines()), type(problem).__name__)

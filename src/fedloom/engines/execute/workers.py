@@ -1,4 +1,5 @@
-"""Work ahead in threads: torch's own threads share one operation, these share the clients."""
+"""Computes chunks ahead in threads: torch's own threads share one operation, these share the
+clients."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ _making = threading.Lock()
 
 
 def ahead(items: Iterable[T], work: Callable[[T], object]) -> Iterator[T]:
-    """The items in their order, each after its work; no more at a time than there are threads."""
+    """The items in order, each after its work; at most as many are ahead as there are threads."""
     threads = torch.get_num_threads()
     if threads < 2 or autocast() or threading.current_thread() is not threading.main_thread():
         yield from items
@@ -37,8 +38,7 @@ def ahead(items: Iterable[T], work: Callable[[T], object]) -> Iterator[T]:
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """By one thread of torch's own: several spin-wait for more, on the cores of those that work
-    ahead."""
+    """Use one torch thread: several would spin-wait on the cores of the worker threads."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -48,7 +48,7 @@ def quietly() -> Iterator[None]:
 
 
 def autocast() -> bool:
-    """Whether torch.autocast is on, in this thread: others would not know of it."""
+    """Whether torch.autocast is on in this thread; other threads would not know."""
     return torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
 
 
@@ -58,13 +58,13 @@ def _done(item: T, future: Future[object]) -> T:
 
 
 def _pool(threads: int) -> ThreadPoolExecutor:
-    """So many threads, in each of which torch has only one."""
+    """A pool of threads, each with a single torch thread."""
     with _making:
         if threads not in _pools:
             ready = threading.Barrier(threads + 1)
 
             def single() -> None:
-                torch.get_num_threads()  # a thread's first call sets its number to the common one
+                torch.get_num_threads()  # the first call in a thread resets its number
                 torch.set_num_threads(1)
                 ready.wait()
 
@@ -72,5 +72,5 @@ def _pool(threads: int) -> ThreadPoolExecutor:
             for _ in range(threads):
                 pool.submit(int)
             ready.wait()
-            torch.set_num_threads(threads)  # setting it there has set what new threads begin with
+            torch.set_num_threads(threads)  # the calls above changed the default of new threads
         return _pools[threads]

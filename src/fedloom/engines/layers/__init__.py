@@ -1,5 +1,5 @@
-"""Rules for layers of many clients at once, on a CPU and (gpu/) on a GPU; levels.py: what is known
-of torch.func's transforms.
+"""Layers of many clients at once: rules that replace torch's, on a CPU (cpu.py) and a GPU (gpu/);
+levels.py asks torch.func which transforms are active.
 
 May import: core, models.
 """

@@ -1,8 +1,8 @@
-"""What is known of torch.func's transforms, by parts of torch that may go.
+"""Asks torch.func which transforms are active, by private parts of torch.
 
-They save the steps of torch.func.grad that make sure torch's compiler is off: it imports the
-compiler for that, which takes as long as importing torch. Where one of these parts is missing,
-everything goes by what torch documents (`core/gradients.py`), and nothing is compiled.
+They avoid the steps of torch.func.grad that turn torch's compiler off, which import the compiler;
+that takes as long as importing torch. Where one of these parts is missing, only what torch
+documents is used (`core/gradients.py`), and nothing is compiled.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ except ImportError:
 
 
 def vmaps() -> int:
-    """How many levels of vmap are going on, as far as that can be known."""
+    """The number of active vmap levels; 0 if unknown."""
     if not KNOWN:
         return 0
     return sum(level.key() == TransformType.Vmap for level in get_interpreter_stack() or [])
 
 
 class PrivateLevels:
-    """By torch's own stack of transforms."""
+    """Uses torch's stack of transforms."""
 
     def transforming(self) -> bool:
         return peek_interpreter_stack() is not None
@@ -53,14 +53,15 @@ class PrivateLevels:
     def gradients(
         self, f: Callable[..., Tensor], places: tuple[int, ...], args: Sequence[Any]
     ) -> Sequence[Any]:
-        """As torch.func.grad does it: one level deeper, the graph kept for levels further out."""
+        """The gradient as in torch.func.grad: one level deeper, with the graph kept for outer
+        levels."""
         with grad_increment_nesting() as level, torch.enable_grad():
-            own = tree.map_tensors(lambda a: _wrap_tensor_for_grad(a, level), list(args))
-            fresh, form = tree.apart([own[place] for place in places])
+            wrapped_args = tree.map_tensors(lambda a: _wrap_tensor_for_grad(a, level), list(args))
+            fresh, form = tree.apart([wrapped_args[place] for place in places])
             for a in fresh:
                 _create_differentiable(a, level)
-            found = gradients(f(*own), fresh, create_graph=True)
-            return tree.joined(form, [_unwrap_for_grad(a, level) for a in found])
+            grads = gradients(f(*wrapped_args), fresh, create_graph=True)
+            return tree.joined(form, [_unwrap_for_grad(a, level) for a in grads])
 
 
 if KNOWN:

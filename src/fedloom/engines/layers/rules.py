@@ -1,10 +1,9 @@
-"""Rules for layers, of many clients at once (inside vmap) and, on a CPU, of one.
+"""Rules that replace torch's layers: of many clients at once (inside vmap) and, on a CPU, of one.
 
-torch's own rules for convolutions, pooling and group norms inside vmap ask for sizes as plain
-numbers, so that what is traced with them holds for one number of rows only. These do not, and make
-the same grouped convolutions (layers.py). On a GPU they are for what is compiled; on a CPU they
-have images with their channels last, and are always used, so that bits do not depend on what is
-traced when.
+torch's own vmap rules for convolutions, pooling and group norms need sizes as plain numbers, so
+that their traces are valid for one number of rows only. These rules do not, and make the same
+grouped convolutions (layers.py). On a GPU they serve compiled work. On a CPU they keep images with
+channels last, and are always used, so that bits do not depend on what was traced when.
 """
 
 from __future__ import annotations
@@ -21,27 +20,27 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from . import cpu
-from .layers import Convolution, How, Norm, Pool, Product
+from .layers import Convolution, ConvolutionSettings, MatrixProduct, MaxPool, Norm
 from .levels import vmaps
 
-WIDE = 2**16  # weights of a layer that is worth a rule
-MANY = 16  # numbers of images for each weight: one model by itself is worth a rule on a CPU
+WIDE = 2**16  # weights of a linear layer from which its rule is used
+MANY = 16  # numbers in the images for each weight, from which one model alone uses a rule on a CPU
 Rules = Mapping[Callable[..., Any], Callable[..., Any]]
 
 
 def rows_may_vary() -> AbstractContextManager[object]:
-    """Where clients' local work may be traced."""
-    return Instead(RULES) if tracing() else nullcontext()
+    """The rules for work whose number of rows may vary in a trace."""
+    return ReplacedLayers(RULES) if tracing() else nullcontext()
 
 
 def tracing() -> bool:
-    """Whether what is done is written down."""
+    """Whether a trace is being made."""
     module = sys.modules.get("torch.fx.experimental.proxy_tensor")  # slow to import
     return module is not None and module.get_proxy_mode() is not None
 
 
-class Called(TorchFunctionMode):
-    """Whether there is a rule for something that is called."""
+class RuleFinder(TorchFunctionMode):
+    """Finds out whether a function with a rule is called."""
 
     any = False
 
@@ -52,13 +51,13 @@ class Called(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        wide = func is not F.linear or (args[1].numel() >= WIDE and cpu.has_layers())
+        wide = func is not F.linear or (args[1].numel() >= WIDE and cpu.has_mkldnn_product())
         self.any = self.any or (func in ON_CPU and wide)
         return func(*args, **(kwargs or {}))
 
 
-class Instead(TorchFunctionMode):
-    """Functions of torch are computed by rules; what a rule does not know, by torch."""
+class ReplacedLayers(TorchFunctionMode):
+    """Computes functions of torch by rules; torch computes what a rule declines."""
 
     def __init__(self, rules: Rules):
         super().__init__()
@@ -72,12 +71,12 @@ class Instead(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         rule = self._rules.get(func)
-        found = NotImplemented if rule is None else rule(*args, **(kwargs or {}))
-        return func(*args, **(kwargs or {})) if found is NotImplemented else found
+        result = NotImplemented if rule is None else rule(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {})) if result is NotImplemented else result
 
 
-# Rules. What they do not know (one client by itself, an image without an axis of rows, padding by
-# name, places of the largest; of those with torch's bits, derivatives row by row) is left to torch.
+# Rules. They decline what they do not support (a single client, an image without a batch axis,
+# padding by name, indices of the maximum, gradients row by row on a CPU).
 
 
 def _convolution(
@@ -93,21 +92,23 @@ def _convolution(
     axes = weight.ndim - 2
     if isinstance(padding, str) or input.ndim != weight.ndim:
         return NotImplemented
-    many = on_cpu and input.numel() >= MANY * weight.numel()
-    if not (vmaps() or many) or (on_cpu and vmaps() > 1):
+    many_images = on_cpu and input.numel() >= MANY * weight.numel()
+    if not (vmaps() or many_images) or (on_cpu and vmaps() > 1):
         return NotImplemented
-    how = How(_each(stride, axes), _each(padding, axes), _each(dilation, axes), groups, on_cpu)
-    kind = input.device.type
-    if torch.is_autocast_enabled(kind):  # whose rule for convolutions this goes past
-        short = torch.get_autocast_dtype(kind)
-        input, weight = input.to(short), _cast(weight, short)
-        bias = None if bias is None else bias.to(short)
-    return Convolution.apply(input, weight, bias, how)
+    settings = ConvolutionSettings(
+        _each(stride, axes), _each(padding, axes), _each(dilation, axes), groups, on_cpu
+    )
+    device = input.device.type
+    if torch.is_autocast_enabled(device):  # whose cast of convolutions is bypassed here
+        dtype = torch.get_autocast_dtype(device)
+        input, weight = input.to(dtype), _cast(weight, dtype)
+        bias = None if bias is None else bias.to(dtype)
+    return Convolution.apply(input, weight, bias, settings)
 
 
 def _cast(a: Tensor, kind: torch.dtype) -> Tensor:
-    """Its channels are the last axis meanwhile: what is compiled keeps results, and slopes, in the
-    order of their axes."""
+    """A cast with channels as the last axis: compiled code keeps results and gradients in the order
+    of their axes."""
     return a.movedim(1, -1).to(kind).movedim(-1, 1)
 
 
@@ -123,19 +124,21 @@ def _pooled(
 ) -> Any:
     if return_indices or input.ndim != 4 or not (on_cpu or vmaps()):
         return NotImplemented
-    each = (_each(one, 2) for one in (kernel_size, stride or kernel_size, padding, dilation))
-    return Pool.apply(input, (*each, ceil_mode))[0]
+    each = (
+        _each(setting, 2) for setting in (kernel_size, stride or kernel_size, padding, dilation)
+    )
+    return MaxPool.apply(input, (*each, ceil_mode))[0]
 
 
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
     if not isinstance(weight, Tensor) or weight.ndim != 2 or weight.numel() < WIDE:
         return NotImplemented
-    if not cpu.has_layers():
+    if not cpu.has_mkldnn_product():
         return NotImplemented
     if input.ndim < 2 or vmaps() > 1 or torch.is_autocast_enabled(input.device.type):
         return NotImplemented
-    found = Product.apply(input.flatten(0, -2), weight).unflatten(0, input.shape[:-1])
-    return found if bias is None else found + bias
+    result = MatrixProduct.apply(input.flatten(0, -2), weight).unflatten(0, input.shape[:-1])
+    return result if bias is None else result + bias
 
 
 def _group_norm(
@@ -148,11 +151,11 @@ def _group_norm(
 ) -> Any:
     if not vmaps() or (on_cpu and vmaps() > 1):
         return NotImplemented
-    short = torch.is_autocast_enabled(input.device.type)
-    whole = _cast(input, torch.float32) if short else input
-    weight = whole.new_ones(whole.shape[1]) if weight is None else weight
-    bias = whole.new_zeros(whole.shape[1]) if bias is None else bias
-    return Norm.apply(whole, weight, bias, num_groups, eps, on_cpu)[0]
+    is_autocast = torch.is_autocast_enabled(input.device.type)
+    x = _cast(input, torch.float32) if is_autocast else input
+    weight = x.new_ones(x.shape[1]) if weight is None else weight
+    bias = x.new_zeros(x.shape[1]) if bias is None else bias
+    return Norm.apply(x, weight, bias, num_groups, eps, on_cpu)[0]
 
 
 RULES: Rules = {

@@ -25,7 +25,7 @@ from ...models.task import NamelessPart, Shapes, Task
 from ..execute.choose import choose
 from ..execute.executor import CALLS, Options
 from ..execute.workers import autocast
-from ..layers.gpu.convolutions import of_clients
+from ..layers.gpu.convolutions import client_convolutions
 from ..layers.rules import Rules
 from ..limits import DEFAULT, Limits
 from .axis import Axis, Chunk
@@ -236,7 +236,7 @@ class Clients(Engine):
         return LazyWork(self._execution, f, args, self.scope, steps)
 
     def _client_call(self, f: Local, where: str, args: Sequence[Any]) -> Any:
-        with of_clients(self.device):
+        with client_convolutions(self.device):
             result = self._call(f, where, args)
         if autocast():  # else it keeps a copy of every client's weights until it ends
             torch.clear_autocast_cache()

@@ -30,9 +30,9 @@ from ...fabric.local_work import Local, giving_tensors
 from ...fabric.schedule import Bools
 from ...models.block import Params
 from ...models.task import NamelessPart, Part, SiloAsked
-from ..execute.described import Flat, Given
+from ..execute.described import Argument, FlatRows
 from ..execute.executor import Executors, Work, first_line, log
-from ..layers.rules import ON_CPU, Called, Instead, Rules
+from ..layers.rules import ON_CPU, ReplacedLayers, RuleFinder, Rules
 from .axis import Chunk, ChunkValue, on_device_of
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class LazyValue(AtClients):
         """Whether the clients of silos that are alike can share a chunk of this value."""
         return True
 
-    def given(self, silos: tuple[str, ...], flat: Flat, named: bool) -> Given:
+    def argument(self, silos: tuple[str, ...], flat: FlatRows, named: bool) -> Argument:
         raise NotImplementedError(f"{type(self).__name__} is computed client by client")
 
     def value(self, chunk: Chunk) -> ChunkValue:
@@ -108,12 +108,12 @@ class SharedValue(LazyValue):
             self._together[silos] = stack(values)
         return True
 
-    def given(self, silos: tuple[str, ...], flat: Flat, named: bool) -> Given:
+    def argument(self, silos: tuple[str, ...], flat: FlatRows, named: bool) -> Argument:
         first = self._values[silos[0]]
         if len(silos) == 1:
-            return Given(tree.map_tensors(lambda a: a[None], first), "silo")
+            return Argument(tree.map_tensors(lambda a: a[None], first), "silo")
         both = self._together[silos]
-        return Given(both, "same" if both is first else "silo")
+        return Argument(both, "same" if both is first else "silo")
 
     def _compute(self, chunk: Chunk) -> ChunkValue:
         if not chunk.mixed:
@@ -136,8 +136,8 @@ class TaskParts(LazyValue):
         super().__init__(has, tuple(parts))
         self._parts, self._nameless = parts, nameless
 
-    def given(self, silos: tuple[str, ...], flat: Flat, named: bool) -> Given:
-        return Given(self._of(silos[0], named), "same")
+    def argument(self, silos: tuple[str, ...], flat: FlatRows, named: bool) -> Argument:
+        return Argument(self._of(silos[0], named), "same")
 
     def _of(self, silo: str, named: bool) -> Part:
         return (self._parts if named else self._nameless)[silo]
@@ -188,21 +188,21 @@ def stack(each: Sequence[Any]) -> Any:
 
 def combined(shapes: Sequence[Ints | None]) -> Ints | None:
     """One number for each combination of shape numbers."""
-    given = [numbers for numbers in shapes if numbers is not None]
-    if len(given) < 2:
-        return given[0] if given else None
-    return np.unique(np.stack(given), axis=1, return_inverse=True)[1].reshape(-1)
+    argument = [numbers for numbers in shapes if numbers is not None]
+    if len(argument) < 2:
+        return argument[0] if argument else None
+    return np.unique(np.stack(argument), axis=1, return_inverse=True)[1].reshape(-1)
 
 
 def widest(widths: Sequence[Ints | None]) -> Ints | None:
     """The largest number of rows of each client."""
-    given: list[Ints] = []
+    argument: list[Ints] = []
     for numbers in widths:
-        if numbers is not None and not any(numbers is other for other in given):
-            given.append(numbers)
-    if len(given) < 2:
-        return given[0] if given else None
-    return np.maximum.reduce(given)
+        if numbers is not None and not any(numbers is other for other in argument):
+            argument.append(numbers)
+    if len(argument) < 2:
+        return argument[0] if argument else None
+    return np.maximum.reduce(argument)
 
 
 class Execution(NamedTuple):
@@ -233,7 +233,7 @@ class LazyWork(LazyValue):
                 has = has & value.has
         super().__init__(has, scope)
         self._execution = execution
-        self._rules = partial(Instead, execution.rules) if execution.rules else nullcontext
+        self._rules = partial(ReplacedLayers, execution.rules) if execution.rules else nullcontext
         self.f: Local = f
         self.values, self.steps = values, steps
         self._smallest_batch = 1 if execution.executors.batches_one else 2
@@ -337,7 +337,7 @@ def rules_for(part: Part) -> Rules:
     out, because torch refuses some other layers on inputs with channels last."""
     if part.device.type != "cpu":
         return {}
-    x, called = part.shapes.made_up(part.silo, 2)[0], Called()
+    x, called = part.shapes.made_up(part.silo, 2)[0], RuleFinder()
     params = {k: v.to(part.shapes.dtype) for k, v in part.block.initial(0).items()}
 
     def total(params: Params, x: Tensor) -> Tensor:
@@ -348,7 +348,7 @@ def rules_for(part: Part) -> Rules:
     if not called.any or part.loop_only:
         return ON_CPU if called.any else {}
     try:
-        with Instead(ON_CPU):
+        with ReplacedLayers(ON_CPU):
             vmap(grad(total))(*stack([(params, x), (params, x)]))
     except RuntimeError as problem:
         log.info("layers are computed by torch's own functions: %s", first_line(problem))

@@ -21,7 +21,7 @@ from ...core.rng import Ints
 from ...core.topology import Client
 from ...fabric.noise import among_padding
 from ...fabric.schedule import Bools
-from ..execute.described import Flat, Given
+from ..execute.described import Argument, FlatRows
 from .axis import Chunk, ChunkValue
 from .lazy import LazyValue, stack
 from .store import RowStore, rows_at
@@ -158,7 +158,7 @@ class MinibatchRows(RowMap):
         """Whether every local step has a minibatch of its own."""
         return bool(self._lead)
 
-    def flat(self, silos: tuple[str, ...], places: Ints, of: Ints) -> Flat:
+    def flat(self, silos: tuple[str, ...], places: Ints, of: Ints) -> FlatRows:
         """The rows of these clients in one minibatch, without padding. `of`: the index of each
         client's silo."""
         rows = self.rows[places]
@@ -173,7 +173,7 @@ class MinibatchRows(RowMap):
             over = slots + np.repeat(of * self.size, rows)
         counts = np.bincount(of, rows, minlength=len(silos)).astype(np.int64)
         sent = self._sent(over), self.ids.index_select(0, self._sent(slots))
-        return Flat(
+        return FlatRows(
             *sent, tuple(counts.tolist()), starts, tuple(np.flatnonzero(np.bincount(rows)).tolist())
         )
 
@@ -278,10 +278,10 @@ class ClientBatches(LazyValue):
             batch = batch._replace(mask=self.minibatch_rows.shares(chunk, None))
         return ChunkValue(batch, True)
 
-    def given(self, silos: tuple[str, ...], flat: Flat, named: bool) -> Given:
+    def argument(self, silos: tuple[str, ...], flat: FlatRows, named: bool) -> Argument:
         x, y = self._store.flat(silos, flat.ids, flat.counts)
         mask = torch.ones(len(x), dtype=torch.bool, device=x.device)
-        return Given(Batch(x, y, mask), "rows")
+        return Argument(Batch(x, y, mask), "rows")
 
     def _take(self, chunk: Chunk) -> Batch:
         positions = self.minibatch_rows.positions(chunk)
@@ -328,13 +328,13 @@ class ScatteredRows(LazyValue):
     def widths(self) -> Ints:
         return self.minibatch_rows.widths
 
-    def given(self, silos: tuple[str, ...], flat: Flat, named: bool) -> Given:
+    def argument(self, silos: tuple[str, ...], flat: FlatRows, named: bool) -> Argument:
         value, counts = self._together(silos)
         if counts is None:
             mask = torch.ones(len(flat.over), dtype=torch.bool, device=value.device)
         else:
             mask = counts.index_select(0, flat.over)
-        return Given(Rows(value.index_select(0, flat.over), mask), "rows")
+        return Argument(Rows(value.index_select(0, flat.over), mask), "rows")
 
     def _together(self, silos: tuple[str, ...]) -> tuple[Tensor, Tensor | None]:
         if silos not in self._joined:

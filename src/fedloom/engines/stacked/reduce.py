@@ -20,7 +20,7 @@ from ...fabric.kinds import Kind
 from ...fabric.local_work import argument
 from ...fabric.schedule import Bools
 from ...models.task import SiloAsked
-from ..execute.described import Mean
+from ..execute.described import MeanRequest
 from ..execute.workers import quietly
 from .axis import Chunk, WeightSums, added_weights, have_weight, sent_to
 from .axis import means as means_of
@@ -194,7 +194,7 @@ class Reduce(Booking):
             if not len(chunk.places):
                 continue
             try:
-                mean = Mean(silos, chunk.places, chunk.of, times, lazy, weights)
+                mean = MeanRequest(silos, chunk.places, chunk.of, times, lazy, weights)
                 sums = self.executors.sums(mean)
             except SiloAsked:
                 remaining += [(silo,) for silo in silos[::-1]]

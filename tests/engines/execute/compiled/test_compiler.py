@@ -12,7 +12,7 @@ from fedloom import TDCD, Run, Task, mlp, partition
 from fedloom.core import tree
 from fedloom.engines.execute.compiled import compiler
 from fedloom.engines.layers.gpu.convolutions import Convolutions
-from fedloom.engines.layers.rules import ON_CPU, RULES, Instead, tracing
+from fedloom.engines.layers.rules import ON_CPU, RULES, ReplacedLayers, tracing
 
 needs_compiler = pytest.mark.skipif(
     not shutil.which("c++") and not shutil.which("g++"), reason="there is no C++ compiler"
@@ -41,8 +41,8 @@ def test_compiled_is_the_same(rows):
     plain.fit(12)
     fast.fit(12)
     assert float((plain.predict() - fast.predict()).abs().max()) <= 1e-12
-    entries = fast.fed.executors["compiled"].compiler.player.entries.values()
-    assert any(entry.play is not None for entry in entries)
+    entries = fast.fed.executors["compiled"].compiler.replayer.entries.values()
+    assert any(entry.replay is not None for entry in entries)
     assert sum(len(entry.known) for entry in entries) > 1, "rows did not vary"
 
 
@@ -85,7 +85,7 @@ SLOW = [pytest.mark.slow, needs_compiler]
 def test_convolutions_are_traced_once_for_all_numbers_of_rows(
     precision, close, ways, compiled, monkeypatch
 ):
-    monkeypatch.setattr(compiler, "of_clients", lambda device: ways())
+    monkeypatch.setattr(compiler, "client_convolutions", lambda device: ways())
     monkeypatch.setattr(compiler, "compiled", compiled)
     draw = torch.Generator().manual_seed(0)
     x = {"a": torch.randn(120, 2, 7, 6, generator=draw)}
@@ -99,8 +99,8 @@ def test_convolutions_are_traced_once_for_all_numbers_of_rows(
     plain.fit(10)
     fast.fit(10)
     assert float((plain.predict() - fast.predict()).abs().max()) <= close
-    (entry,) = fast.fed.executors["compiled"].compiler.player.entries.values()
-    assert entry.play is not None
+    (entry,) = fast.fed.executors["compiled"].compiler.replayer.entries.values()
+    assert entry.replay is not None
     assert len(entry.known) > 3
     assert all(entry.known.values())
 
@@ -133,13 +133,13 @@ def test_rules_of_layers_are_those_of_each_client(f, shape, weight, rules):
 
     draw = torch.Generator().manual_seed(0)
     x, w = (torch.randn(3, *s, generator=draw, dtype=torch.float64) for s in (shape, weight))
-    with Instead(rules):  # one by itself
+    with ReplacedLayers(rules):  # one by itself
         found = tree.tensors(both(x[0], w[0]))
     for a, b in zip(found, tree.tensors(both(x[0], w[0])), strict=True):
         assert torch.allclose(a, b, rtol=0, atol=1e-12)
     for dims in ((0, 0), (0, None), (None, 0)):
         given = [a if at == 0 else a[0] for a, at in zip((x, w), dims, strict=True)]
-        with Instead(rules):
+        with ReplacedLayers(rules):
             found = tree.tensors(vmap(both, dims)(*given))
         for k in range(3):
             each = [a[k] if at == 0 else a for a, at in zip(given, dims, strict=True)]

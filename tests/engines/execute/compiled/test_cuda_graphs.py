@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedloom import TDCD, Run, Task, mlp, partition
 from fedloom.engines.execute.compiled import compiler
-from fedloom.engines.execute.compiled.cuda_graphs import Recorded, recorder
+from fedloom.engines.execute.compiled.cuda_graphs import RecordedStep, recorder
 
 MOST = 128
 LIKE = [torch.empty(2, 3).T, torch.empty(3)]  # one of them in another order
@@ -52,7 +52,7 @@ ACTIONS = ["go on", "start", "hold", "hold a view", "let go", "swap"]
 @given(st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(1, 3)), max_size=25))
 def test_what_is_held_never_changes(actions):
     calls = Calls()
-    fast = Recorded(step, LIKE, calls, MOST)
+    fast = RecordedStep(step, LIKE, calls, MOST)
     mine, theirs, held = start(0), start(0), []
     for number, (action, rows) in enumerate(actions):
         if action == "start":
@@ -78,7 +78,7 @@ def test_steps_in_a_row_are_played_in_place():
     """Two recordings for each number of rows, whatever was started from; nothing is copied but the
     start, and what a step of a new size has left."""
     calls, copied = Calls(), []
-    fast = Recorded(step, LIKE, calls, MOST)
+    fast = RecordedStep(step, LIKE, calls, MOST)
     placed = fast._placed
     fast._placed = lambda tensors, *how: placed(
         [copied.append(a) or a if a.shape == (3, 2) and _outside(fast, a) else a for a in tensors],
@@ -104,13 +104,13 @@ def test_rows_that_look_like_a_result_are_rows():
     def rows_first(given, into):
         step((*given[1:], given[0]), into)
 
-    fast, mine, theirs = Recorded(rows_first, LIKE, Calls(), MOST), start(0), start(0)
+    fast, mine, theirs = RecordedStep(rows_first, LIKE, Calls(), MOST), start(0), start(0)
     for number, rows in enumerate((3, 3, 3, 1, 1, 1, 2, 2, 3, 5, 5, 4, 4, 5)):
         x = torch.full((rows,), float(number))
         mine, theirs = fast(x, *mine), results(*theirs, x)
         assert all(map(torch.equal, mine, theirs))
-    assert fast._room[0].numel() == 5
-    assert fast._others[0, torch.Size([4])].data_ptr() == fast._room[0].data_ptr()
+    assert fast._memory[0].numel() == 5
+    assert fast._inputs[0, torch.Size([4])].data_ptr() == fast._memory[0].data_ptr()
 
 
 def test_a_recording_is_made_and_played_on_the_gpu_of_its_tensors(monkeypatch):
@@ -151,7 +151,7 @@ def test_a_recording_is_made_and_played_on_the_gpu_of_its_tensors(monkeypatch):
 
 def test_there_are_so_many_recordings_and_no_more():
     calls = Calls()
-    fast, mine, theirs = Recorded(step, LIKE, calls, 3), start(0), start(0)
+    fast, mine, theirs = RecordedStep(step, LIKE, calls, 3), start(0), start(0)
     for rows in (1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3):
         mine, theirs = fast(*mine, torch.ones(rows)), results(*theirs, torch.ones(rows))
         assert all(map(torch.equal, mine, theirs))
@@ -162,19 +162,19 @@ def test_what_cannot_be_recorded_is_started_as_before(caplog):
     def cannot(call):
         raise RuntimeError("operation not permitted\nand more lines")
 
-    fast, mine, theirs = Recorded(step, LIKE, cannot, MOST), start(0), start(0)
+    fast, mine, theirs = RecordedStep(step, LIKE, cannot, MOST), start(0), start(0)
     for _ in range(5):
         mine, theirs = fast(*mine, torch.ones(2)), results(*theirs, torch.ones(2))
         assert all(map(torch.equal, mine, theirs))
     (line,) = [line.getMessage() for line in caplog.records]
-    assert line == "a compiled step is started kernel by kernel: operation not permitted"
+    assert line == "a compiled step is launched kernel by kernel: operation not permitted"
 
 
 def test_rounds_are_played(monkeypatch):
     """Traced, with results in tensors that are given."""
     calls = Calls()
     monkeypatch.setattr(compiler, "recorder", lambda tensors: calls)
-    monkeypatch.setattr(compiler, "_made", lambda graph, fake: graph)
+    monkeypatch.setattr(compiler, "_by_inductor", lambda graph, fake: graph)
     draw = torch.Generator().manual_seed(0)
     x = {silo: torch.randn(200, 4, generator=draw) for silo in ("a", "b")}
     rows = partition(x, torch.randint(3, (200,), generator=draw), {"a": 4, "b": 4})

@@ -16,7 +16,7 @@ from fedloom.core import tree
 from fedloom.core.errors import NotFiniteError, ProtocolError
 from fedloom.core.registry import algorithms
 from fedloom.engines.execute.native import program
-from fedloom.engines.execute.native.arrays import Unknown
+from fedloom.engines.execute.native.arrays import Unsupported
 from fedloom.engines.limits import Limits
 from fedloom.fabric.schedule import Drawn
 from fedloom.testing import sample_of
@@ -26,7 +26,7 @@ from fedloom.testing.samples import examples_of
 def has_compiler():
     try:
         return bool(program.compiler())
-    except Unknown:
+    except Unsupported:
         return False
 
 

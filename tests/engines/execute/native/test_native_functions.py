@@ -11,7 +11,7 @@ from fedloom.core import tree
 from fedloom.engines.execute.native import sums as compiled_sums
 from fedloom.engines.execute.native.decompose import decomposed
 from fedloom.engines.execute.native.emit import Emitter, better_turned
-from fedloom.engines.execute.native.program import Clients, Program
+from fedloom.engines.execute.native.program import ClientRows, Program
 from fedloom.engines.execute.tracing.trace import traced
 from fedloom.engines.limits import DEFAULT
 from tests.engines.execute.native.test_native import pytestmark  # noqa: F401  (skips where there is no compiler)
@@ -97,13 +97,13 @@ def test_functions(values):
     def work(x):
         return [f(x).sum(0) for f in FUNCTIONS.values()]
 
-    like = torch.zeros(compiled_sums.HINT, 6, dtype=torch.float64)
+    like = torch.zeros(compiled_sums.TRACED_ROWS, 6, dtype=torch.float64)
     run = compiled(work, [like], ["rows"], [True, False])
     x = torch.randn(5, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     if values != "numbers":
         x = x.where(torch.eye(5, 6) == 0, torch.tensor(BAD, dtype=torch.float64))
         x[4, 5] = BAD[5]
-    one = Clients(np.array([0]), np.array([5]), np.array([0]), np.array([1.0]))
+    one = ClientRows(np.array([0]), np.array([5]), np.array([0]), np.array([1.0]))
     for name, found, wanted in zip(FUNCTIONS, run(one, [x], 1).results, work(x), strict=True):
         assert torch.allclose(found[0], wanted, rtol=1e-12, atol=1e-12, equal_nan=True), name
 
@@ -136,10 +136,10 @@ def test_random_functions(data):
     sizes = [data.draw(st.integers(0, 9)) for _ in range(3)]
     w, v = (torch.randn(*s, generator=draw, dtype=torch.float64) for s in ((wide, narrow), (wide,)))
     x = torch.randn(sum(sizes), narrow, generator=draw, dtype=torch.float64)
-    given = x.new_zeros(compiled_sums.HINT, narrow), w, v
+    given = x.new_zeros(compiled_sums.TRACED_ROWS, narrow), w, v
     made = compiled(work, given, ["rows", "same", "same"], [True, False, False, False, False])
     starts = torch.tensor([0, *sizes]).cumsum(0)[:-1].numpy()
-    every = Clients(
+    every = ClientRows(
         starts,
         torch.tensor(sizes).numpy(),
         torch.zeros(3, dtype=torch.int64).numpy(),

@@ -13,7 +13,7 @@ from fedloom.core.gradients import steps_by
 from fedloom.core.placed import Batch, Rows
 from fedloom.core.registry import algorithms
 from fedloom.engines.execute.plain import few_rows
-from fedloom.engines.execute.tracing.player import Player
+from fedloom.engines.execute.tracing.replay import Replayer
 from fedloom.engines.limits import Limits
 from fedloom.engines.stacked import sizing
 from fedloom.models.block import Block
@@ -183,15 +183,15 @@ def test_what_is_traced_for_some_sizes_stays_beside_that_for_others():
         called.append(a.shape[0])
         return a.sum(0) if a.shape[0] > 5 else a.prod(0)
 
-    player = Player(2)
+    replayer = Replayer(2)
     sizes = [2, 3, 4, 8, 9, 10, 3, 9, 2, 8] * 6
     for rows in sizes:
         a = torch.rand(rows, 2) + 1
         wanted = a.sum(0) if rows > 5 else a.prod(0)
-        torch.testing.assert_close(player("f", f, [a]), wanted)
+        torch.testing.assert_close(replayer("f", f, [a]), wanted)
     called.clear()
     for rows in sizes:
-        player("f", f, [torch.rand(rows, 2)])
+        replayer("f", f, [torch.rand(rows, 2)])
     assert not called
 
 

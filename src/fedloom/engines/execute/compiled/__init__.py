@@ -1,6 +1,7 @@
-"""Clients' gradients by torch's compiler: compiler.py, and recorded on a GPU: cuda_graphs.py.
+"""The executor `compiled`: clients' gradients by torch's compiler (compiler.py), recorded as CUDA
+graphs on a GPU (cuda_graphs.py). The rest of the work is called as it is.
 
-Work itself is called as it is; the gradients that it takes are compiled.
+May import: core, engines.layers, the executor's interface, tracing.
 """
 
 from __future__ import annotations

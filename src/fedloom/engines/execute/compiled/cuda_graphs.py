@@ -1,10 +1,10 @@
-"""A compiled step recorded and started in one piece, on a GPU (CUDA graphs).
+"""Records a compiled step as a CUDA graph, which launches all its kernels at once.
 
-A ResNet's step is hundreds of kernels, and starting them one by one takes as long as computing
-them. A recording starts them at once, but reads and writes the very tensors that it was made with.
-So results go to one of two sets of tensors, in turn, and a step that goes on from the last results
-reads them where they are. A set is written to again only when nobody holds what was handed out of
-it; as long as somebody does, and for sizes that come for the first time, the step runs unrecorded.
+A ResNet's step is hundreds of kernels, and launching them one by one takes as long as computing
+them. A recording reads and writes the very tensors that it was made with. So results go to one of
+two sets of tensors, in turn, and a step that continues from the last results reads them in place. A
+set is overwritten only when nobody holds its tensors any more. Otherwise, and for new sizes, the
+step runs unrecorded.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.dlpack import from_dlpack, to_dlpack  # type: ignore[attr-defined]
 
 from ..executor import first_line, log
-from ..tracing.player import Sizes
+from ..tracing.replay import Sizes
 
-Step = Callable[[Sequence[Tensor], Sequence[Tensor]], object]  # of what is given, into what
+Step = Callable[[Sequence[Tensor], Sequence[Tensor]], object]  # arguments, tensors for the results
 Record = Callable[[Callable[[], object]], Callable[[], object]]
 
 
-class Recorded:
-    """A step that writes its results into tensors `like` these, whatever it is given. `record`:
-    makes of a call one that can be made again; `most`: so many recordings at most."""
+class RecordedStep:
+    """A step that writes its results into tensors `like` these. `record`: turns a call into one
+    that can be repeated; `most`: the largest number of recordings."""
 
     def __init__(self, step: Step, like: Sequence[Tensor], record: Record, most: int):
         self._step, self._record, self._most = step, record, most
@@ -33,9 +33,14 @@ class Recorded:
         self._sets: list[list[Tensor]] = []
         # by sizes, which tensor may be which result of the step before
         self._carried: dict[Sizes, dict[int, int]] = {}
-        self._handed: list[list[StorageWeakRef]] = [[], []]  # what was handed out of each set
-        self._others: dict[tuple[int, torch.Size], Tensor] = {}  # what else recordings read,
-        self._room: dict[int, Tensor] = {}  # and where there is most room for it
+        self._handed_out: list[list[StorageWeakRef]] = [
+            [],
+            [],
+        ]  # results of each set that callers may hold
+        self._inputs: dict[
+            tuple[int, torch.Size], Tensor
+        ] = {}  # other tensors that recordings read,
+        self._memory: dict[int, Tensor] = {}  # and their memory, by argument
         self._plays: dict[tuple[Sizes, int], Callable[[], object]] = {}
         self._seen: set[Sizes] = set()
         self._off = False
@@ -54,8 +59,8 @@ class Recorded:
         if sets is None:
             return self._unrecorded(tensors)
         source, target = sets
-        mine = self._placed(tensors, carried, source)
-        play = self._plays.get((sizes, source)) or self._play(sizes, source, mine, target)
+        inputs = self._placed(tensors, carried, source)
+        play = self._plays.get((sizes, source)) or self._record_step(sizes, source, inputs, target)
         if play is None:
             return self._unrecorded(tensors)
         play()
@@ -72,8 +77,8 @@ class Recorded:
     def _from_and_to(
         self, tensors: Sequence[Tensor], carried: Mapping[int, int]
     ) -> tuple[int, int] | None:
-        """Which set is read and which is written to; None while too much is held."""
-        free = [all(one.expired() for one in handed) for handed in self._handed]
+        """The sets to read from and to write to; None while too many results are held."""
+        free = [all(storage.expired() for storage in handed) for handed in self._handed_out]
         for source, target in ((0, 1), (1, 0)):
             pairs = [(tensors[i], self._sets[source][j]) for i, j in carried.items()]
             if free[target] and (free[source] or all(_same(a, b) for a, b in pairs)):
@@ -83,61 +88,61 @@ class Recorded:
     def _placed(
         self, tensors: Sequence[Tensor], carried: Mapping[int, int], source: int
     ) -> list[Tensor]:
-        """These tensors where recordings read them."""
-        mine = [
-            self._sets[source][carried[i]] if i in carried else self._other(i, a)
+        """The tensors in the memory that recordings read."""
+        inputs = [
+            self._sets[source][carried[i]] if i in carried else self._input(i, a)
             for i, a in enumerate(tensors)
         ]
-        moved = [(a, b) for a, b in zip(mine, tensors, strict=True) if not _same(a, b)]
+        moved = [(a, b) for a, b in zip(inputs, tensors, strict=True) if not _same(a, b)]
         if moved:
             _copy([a for a, _ in moved], [b for _, b in moved])
-        return mine
+        return inputs
 
-    def _other(self, i: int, a: Tensor) -> Tensor:
-        """Room for a tensor; all sizes share that of the largest."""
-        if (i, a.shape) not in self._others:
-            room = self._room.get(i)
+    def _input(self, i: int, a: Tensor) -> Tensor:
+        """Memory for a tensor; all its sizes share that of the largest."""
+        if (i, a.shape) not in self._inputs:
+            room = self._memory.get(i)
             if room is None or room.numel() < a.numel():
-                room = self._room[i] = torch.empty(a.numel(), dtype=a.dtype, device=a.device)
-            self._others[i, a.shape] = room.as_strided(a.shape, a.stride())
-        return self._others[i, a.shape]
+                room = self._memory[i] = torch.empty(a.numel(), dtype=a.dtype, device=a.device)
+            self._inputs[i, a.shape] = room.as_strided(a.shape, a.stride())
+        return self._inputs[i, a.shape]
 
-    def _play(
-        self, sizes: Sizes, source: int, mine: Sequence[Tensor], target: int
+    def _record_step(
+        self, sizes: Sizes, source: int, inputs: Sequence[Tensor], target: int
     ) -> Callable[[], object] | None:
-        """A new recording; None if there are enough, or it cannot be made."""
+        """A new recording; None if there are too many, or recording fails."""
         into = self._sets[target]
         if len(self._plays) < self._most:
             try:
-                self._plays[sizes, source] = self._record(lambda: self._step(mine, into))
-            except Exception as problem:  # whatever cannot be recorded is started as before
+                self._plays[sizes, source] = self._record(lambda: self._step(inputs, into))
+            except Exception as problem:  # what cannot be recorded runs unrecorded
                 why = first_line(problem)
-                log.warning("a compiled step is started kernel by kernel: %s", why)
+                log.warning("a compiled step is launched kernel by kernel: %s", why)
                 self._off = True
         return self._plays.get((sizes, source))
 
     def _hand_out(self, target: int) -> list[Tensor]:
-        """A set's tensors under new storages, by which it is seen whether anything holds them."""
+        """The tensors of a set under new storages, which show whether anybody holds them."""
         results = [from_dlpack(to_dlpack(a)) for a in self._sets[target]]
-        self._handed[target] = [StorageWeakRef(a.untyped_storage()) for a in results]
+        self._handed_out[target] = [StorageWeakRef(a.untyped_storage()) for a in results]
         return results
 
 
 def _carried(tensors: Sequence[Tensor], results: Sequence[Tensor]) -> dict[int, int]:
-    """For each result the first tensor that is like it."""
+    """For each result, the first argument of its shape and type."""
     left = list(range(len(tensors)))
-    found = {}
+    carried = {}
     for j, result in enumerate(results):
         same = (result.shape, result.dtype)
         i = next((i for i in left if (tensors[i].shape, tensors[i].dtype) == same), None)
         if i is not None:
             left.remove(i)
-            found[i] = j
-    return found
+            carried[i] = j
+    return carried
 
 
 def _copy(into: Sequence[Tensor], values: Sequence[Tensor]) -> None:
-    """In one call, where torch has that: it is a part that may go."""
+    """In one call, if torch has that private function."""
     if (at_once := getattr(torch, "_foreach_copy_", None)) is not None:
         at_once(list(into), list(values))
         return
@@ -150,14 +155,14 @@ def _same(a: Tensor, b: Tensor) -> bool:
 
 
 def recorder(tensors: Sequence[Tensor]) -> Record | None:
-    """What records work on these tensors; None where it need not be, or cannot."""
+    """A recorder for work on these tensors; None if they are not on one GPU."""
     places = {a.device for a in tensors}
     device = places.pop()
-    return _Recorder(device) if device.type == "cuda" and not places else None
+    return _GraphRecorder(device) if device.type == "cuda" and not places else None
 
 
-class _Recorder:
-    """Records what is started on a GPU. What it needs in between, all recordings share."""
+class _GraphRecorder:
+    """Records the kernels launched by a call. All recordings share temporary memory."""
 
     def __init__(self, device: torch.device):
         self._device = device
@@ -166,7 +171,7 @@ class _Recorder:
             self._stream = torch.cuda.Stream()
 
     def __call__(self, call: Callable[[], object]) -> Callable[[], object]:
-        """What another GPU is given meanwhile would be neither recorded nor played."""
+        """Record a call. Work on other GPUs would be neither recorded nor replayed."""
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.device(self._device):
             before = torch.cuda.current_stream()

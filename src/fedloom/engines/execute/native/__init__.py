@@ -1,12 +1,12 @@
-"""Means of clients' work on a CPU, compiled as C, client by client.
+"""The executor `native`: means of clients' work on a CPU, as compiled C. sums.py looks programs up,
+emit.py writes the C of a traced graph, program.py compiles and runs it (docs/executors.md).
 
-sums.py asks for a program and plays it; program.py builds and runs it, emit.py writes the C of a
-traced graph. docs/speed.md says what is compiled, where and with which flags.
+May import: core, models, fabric, the executor's interface, tracing.
 """
 
 from __future__ import annotations
 
-from ..described import Mean, Sums
+from ..described import MeanRequest, Sums
 from ..executor import Executor, Options
 from .sums import Programs
 
@@ -14,7 +14,7 @@ from .sums import Programs
 class Native(Executor):
     """Functions in C, made for the work and built once, on a CPU.
 
-    Means only; what is no mean, another executor runs.
+    Means only; other work is declined.
     """
 
     name = "native"
@@ -23,5 +23,5 @@ class Native(Executor):
         super().__init__(options)
         self.programs = Programs(options.limits)
 
-    def sums(self, mean: Mean) -> Sums | None:
+    def sums(self, mean: MeanRequest) -> Sums | None:
         return self.programs.sums(mean)

@@ -1,5 +1,7 @@
-"""Arrays of a client, as C sees them: a pointer, and sizes that are numbers, but for `n`, how many
-rows the client has."""
+"""Arrays of one client in C: a pointer, a shape and strides.
+
+Sizes are numbers, or multiples of `n`, the client's number of rows.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +14,19 @@ import torch
 from torch import SymInt, fx
 
 
-class Unknown(Exception):
-    """There is no rule for it here: such work is done as ever."""
+class Unsupported(Exception):
+    """There is no rule for an operation; such work is declined."""
 
 
 class Size(NamedTuple):
-    """So many, for each row or in all."""
+    """A size: `each`, or (`rows`) `each` times the number of rows."""
 
     each: int
     rows: bool = False
 
     def __mul__(self, other: Any) -> Size:
         if self.rows and other.rows:
-            raise Unknown("numbers for pairs of rows")
+            raise Unsupported("numbers for pairs of rows")
         return Size(self.each * other.each, self.rows or other.rows)
 
     def __str__(self) -> str:
@@ -38,14 +40,14 @@ Sizes = tuple[Size, ...]
 
 
 def size_of(n: Any) -> Size:
-    """A size that was traced."""
+    """The size of a traced axis."""
     if not isinstance(n, SymInt):
         return Size(int(n))
     each, rest = n.node.expr.as_coeff_Mul()
     if rest.is_number:
         return Size(int(each * rest))
     if not rest.is_Symbol:
-        raise Unknown(f"sizes like {n}")
+        raise Unsupported(f"sizes like {n}")
     return Size(int(each), True)
 
 
@@ -53,11 +55,11 @@ def shape_of(node: fx.Node) -> Sizes:
     return tuple(size_of(n) for n in node.meta["val"].shape)
 
 
-def numbers(shape: Sizes) -> Size:
+def numel(shape: Sizes) -> Size:
     return math.prod(shape, start=ONE)
 
 
-def in_order(shape: Sizes) -> Sizes:
+def contiguous_strides(shape: Sizes) -> Sizes:
     """The strides of an array whose last axis is contiguous."""
     strides = [ONE] * len(shape)
     for d in range(len(shape) - 2, -1, -1):
@@ -67,7 +69,7 @@ def in_order(shape: Sizes) -> Sizes:
 
 @dataclass(frozen=True)
 class Array:
-    """`name`: a pointer; a constant has a value in place of it."""
+    """An array. `name`: the C expression of its pointer; a constant has a `value` instead."""
 
     name: str
     kind: torch.dtype
@@ -91,14 +93,14 @@ class Array:
             return False
         shape = tuple(self.shape[d] for d in outer_first(self.strides))
         strides = tuple(self.strides[d] for d in outer_first(self.strides))
-        each = zip(shape, strides, in_order(shape), strict=True)
-        return all(size == ONE or mine == plain for size, mine, plain in each)
+        each = zip(shape, strides, contiguous_strides(shape), strict=True)
+        return all(size == ONE or stride == contiguous for size, stride, contiguous in each)
 
     def along(self, shape: Sizes) -> Sizes:
-        """Strides, as it is broadcast to a shape."""
-        own = zip(self.shape, self.strides, strict=True)
-        found = [NONE if size == ONE else stride for size, stride in own]
-        return (*[NONE] * (len(shape) - len(found)), *found)
+        """The strides when it is broadcast to a shape."""
+        axes = zip(self.shape, self.strides, strict=True)
+        strides = [NONE if size == ONE else stride for size, stride in axes]
+        return (*[NONE] * (len(shape) - len(strides)), *strides)
 
     def axes(self, order: Sequence[int]) -> Array:
         return replace(
@@ -108,22 +110,22 @@ class Array:
         )
 
     def part(self, axis: int, start: int, shape: Sizes) -> Array:
-        """Of this shape, from there on."""
+        """The slice of this shape that begins at `start`."""
         offset = Size(start) * self.strides[axis]
         if NONE not in (offset, self.offset) and offset.rows != self.offset.rows:
-            raise Unknown("such offsets")
+            raise Unsupported("such offsets")
         both = Size(offset.each + self.offset.each, offset.rows or self.offset.rows)
         return replace(self, shape=shape, offset=both)
 
 
 def outer_first(strides: Sizes) -> list[int]:
-    """Axes, those with the largest strides first, as they were where these are equal."""
+    """The axes from the largest stride to the smallest; the sort is stable."""
     return sorted(range(len(strides)), key=lambda d: (not strides[d].rows, -strides[d].each))
 
 
-def loops(shape: Sizes, each: Sequence[Sizes], by: Sizes) -> tuple[Sizes, list[Sizes]]:
-    """Axes to loop over, the outermost in memory first (`by`: strides that say so), and the strides
-    of each operand there. Axes that all operands go through in one go are one."""
+def loop_axes(shape: Sizes, each: Sequence[Sizes], by: Sizes) -> tuple[Sizes, list[Sizes]]:
+    """The axes to loop over, outermost first (by the strides `by`), and each operand's strides
+    there. Axes that are contiguous for all operands are merged."""
     sizes: list[Size] = []
     strides: list[list[Size]] = [[] for _ in each]
     for d in outer_first(by):
@@ -141,16 +143,16 @@ def loops(shape: Sizes, each: Sequence[Sizes], by: Sizes) -> tuple[Sizes, list[S
 
 
 def order_of(array: Array) -> list[int]:
-    """Its axes, as they lie in memory."""
+    """The axes in memory order."""
     return outer_first(array.strides)
 
 
-def place(strides: Sizes) -> str:
-    """Where an element is, by the loops' counters."""
+def element_index(strides: Sizes) -> str:
+    """The C expression of an element's index, by loop counters."""
     parts = [f"i{d} * {s}" if s != ONE else f"i{d}" for d, s in enumerate(strides) if s != NONE]
     return " + ".join(parts) or "0"
 
 
-def nest(sizes: Sizes, body: str) -> str:
+def nested_loops(sizes: Sizes, body: str) -> str:
     head = "".join(f"for (I i{d} = 0; i{d} < {size}; i{d}++) " for d, size in enumerate(sizes))
     return f"{head}{{ {body} }}"

@@ -1,4 +1,4 @@
-"""Traced functions by few operations: those that are known here."""
+"""Decomposes traced functions into the few operations that emit.py knows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from ..tracing.simplify import simplified
 
 aten = torch.ops.aten
-MORE = [  # that torch knows others for
+MORE = [  # further operations that torch can decompose
     aten._softmax,
     aten._softmax_backward_data,
     aten._log_softmax,
@@ -38,15 +38,15 @@ def decomposed(graph: fx.GraphModule, fake: Sequence[Tensor]) -> fx.GraphModule:
     table[aten.var_mean.correction] = _var_mean
     mode, pure = cast(Any, fake[0]).fake_mode, torch.func.functionalize(graph)
     with mode, enable_python_dispatcher(), torch.no_grad():
-        found = make_fx(pure, decomposition_table=table)(*fake)
-    for node in found.graph.nodes:
+        graph_module = make_fx(pure, decomposition_table=table)(*fake)
+    for node in graph_module.graph.nodes:
         if (before := _permuted_back(node)) is not None:
             node.replace_all_uses_with(before)
-    return simplified(found)
+    return simplified(graph_module)
 
 
 def _permuted_back(node: fx.Node) -> fx.Node | None:
-    """What was permuted, and then permuted back."""
+    """The argument of a permutation that is undone at once."""
     inner = node.args[0] if node.args else None
     if node.target != aten.permute.default or not isinstance(inner, fx.Node):
         return None

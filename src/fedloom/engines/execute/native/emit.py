@@ -1,8 +1,7 @@
-"""A traced function of one client as C: loops over arrays that are small enough for the nearest
-cache.
+"""Writes the traced function of one client as C: loops over arrays that fit the nearest cache.
 
-Operations on single numbers of one shape become one loop; a loop that comes again (the Q steps of a
-round are alike) is one function. Room that is not needed any more is used again.
+Consecutive elementwise operations of one shape are fused into a loop. Equal loops (the Q steps of a
+round) are one function. Memory that is not needed any more is reused.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ from .arrays import (
     Array,
     Size,
     Sizes,
-    Unknown,
-    in_order,
-    loops,
-    nest,
-    numbers,
-    place,
+    Unsupported,
+    contiguous_strides,
+    element_index,
+    loop_axes,
+    nested_loops,
+    numel,
     shape_of,
     size_of,
 )
 from .expressions import POINTWISE, TYPES, Operand, expression, literal, name_of, operands
-from .rules import RULES, Product, constant, product
+from .rules import RULES, EmittedProduct, constant, product
 from .views import RESHAPED, VIEWS, viewed
 
 FILLED = {"full": 1, "full_like": 1, "scalar_tensor": 0}  # where the value stands
@@ -38,8 +37,8 @@ PRODUCTS = {"mm", "addmm"}
 LINE = 64  # bytes: where arrays begin
 
 
-class Given(NamedTuple):
-    """An argument. `turned`: a matrix that is given by its columns."""
+class Parameter(NamedTuple):
+    """A parameter of the function. `turned`: a matrix stored by columns."""
 
     kind: torch.dtype
     shape: Sizes
@@ -47,27 +46,31 @@ class Given(NamedTuple):
 
 
 class Emitter:
-    """Writes a graph down. `turned`: arguments that are given by their columns."""
+    """Writes a graph as C. `turned`: arguments stored by columns."""
 
     def __init__(self, graph: fx.Graph, turned: Iterable[fx.Node] = ()):
-        self.functions: dict[str, str] = {}  # text: name
+        self.functions: dict[str, str] = {}  # source -> name
         self.calls: list[str] = []
-        self.slots: list[Size] = []  # bytes of each
-        self.given: list[Given] = []
-        self.work = [0, 0]  # multiplications, about: of a row, and of a client besides
+        self.slots: list[Size] = []  # bytes of each memory slot
+        self.parameters: list[Parameter] = []
+        self.work = [0, 0]  # rough number of operations: for each row, and for each client besides
         self.values: dict[fx.Node, Array] = {}
         self._turned = set(turned)
         self.by_columns = {shape_of(node) for node in self._turned}
-        self._pending: list[fx.Node] = []  # of the loop that is being written
-        self._held: tuple[fx.Node, Product] | None = None  # which that loop may go on with
+        self._fused: list[fx.Node] = []  # operations of the current loop
+        self._product: tuple[fx.Node, EmittedProduct] | None = (
+            None  # that the loop may be fused with
+        )
         self._free: dict[Size, list[int]] = {}
-        self._slot: dict[str, int] = {}  # of an array, by its name
+        self._slot: dict[str, int] = {}  # the slot of an array, by its name
         (last,) = (node for node in graph.nodes if node.op == "output")
         self._outputs: list[fx.Node] = list(last.args[0])
         self._live = _needed(self._outputs)
-        self._left = {node: len(self._users(node)) for node in self._live}  # uses
+        self._uses_left = {
+            node: len(self._users(node)) for node in self._live
+        }  # uses still to come
         for node in self._outputs:
-            self._left[node] += 1  # at the end
+            self._uses_left[node] += 1  # as results
         for node in graph.nodes:
             if node.op == "placeholder":
                 self._argument(node)
@@ -88,13 +91,13 @@ class Emitter:
     def _argument(self, node: fx.Node) -> None:
         shape, kind = shape_of(node), node.meta["val"].dtype
         turned = node in self._turned
-        strides = in_order(shape[::-1])[::-1] if turned else in_order(shape)
-        self.values[node] = Array(f"a{len(self.given)}", kind, shape, strides)
-        self.given.append(Given(kind, shape, turned))
+        strides = contiguous_strides(shape[::-1])[::-1] if turned else contiguous_strides(shape)
+        self.values[node] = Array(f"a{len(self.parameters)}", kind, shape, strides)
+        self.parameters.append(Parameter(kind, shape, turned))
 
     def new(self, kind: torch.dtype, shape: Sizes, strides: Sizes | None = None) -> Array:
-        """Room for a value."""
-        total = numbers(shape) * Size(kind.itemsize)
+        """Memory for a value."""
+        total = numel(shape) * Size(kind.itemsize)
         if not total.rows:
             total = Size(-(-max(total.each, 1) // LINE) * LINE)
         free = self._free.setdefault(total, [])
@@ -102,28 +105,30 @@ class Emitter:
             free.append(len(self.slots))
             self.slots.append(total)
         slot = free.pop()
-        array = Array(f"(({TYPES[kind]} *)s{slot})", kind, shape, strides or in_order(shape))
+        array = Array(
+            f"(({TYPES[kind]} *)s{slot})", kind, shape, strides or contiguous_strides(shape)
+        )
         self._slot[array.name] = slot
         return array
 
-    def _used(self, node: fx.Node) -> None:
-        """Once more. What nobody needs any longer leaves its room to others."""
-        self._left[node] -= 1
-        if self._left[node] or node.op != "call_function" or node not in self.values:
+    def _release(self, node: fx.Node) -> None:
+        """Count a use of a node. Memory without further uses is freed."""
+        self._uses_left[node] -= 1
+        if self._uses_left[node] or node.op != "call_function" or node not in self.values:
             return
-        mine = self.values[node].name
+        name = self.values[node].name
         if name_of(node) in VIEWS | RESHAPED:
             source = node.args[0]
             assert isinstance(source, fx.Node)
-            copied = self.values[source].name != mine
-            self._used(source)
+            copied = self.values[source].name != name
+            self._release(source)
             if not copied:
                 return
-        if (slot := self._slot.get(mine)) is not None:
+        if (slot := self._slot.get(name)) is not None:
             self._free[self.slots[slot]].append(slot)
 
     def _result(self, array: Array) -> Array:
-        """As an array of its own that fills its memory."""
+        """An array that is contiguous in memory."""
         if array.dense:
             return array
         copied = self.new(array.kind, array.shape)
@@ -135,22 +140,22 @@ class Emitter:
     def _operation(self, node: fx.Node) -> None:
         name, value = name_of(node), node.meta.get("val")
         if not isinstance(value, Tensor):
-            return  # a size, which shapes have
+            return  # a size: shapes have it
         if value.dtype not in TYPES:
-            raise Unknown(f"numbers of type {value.dtype}")
+            raise Unsupported(f"numbers of type {value.dtype}")
         if _is_constant(node):
-            told = node.args[FILLED[name]] if name in FILLED else CONSTANT[name]
-            self.values[node] = constant(value.dtype, shape_of(node), told)
+            constant_value = node.args[FILLED[name]] if name in FILLED else CONSTANT[name]
+            self.values[node] = constant(value.dtype, shape_of(node), constant_value)
         elif name in POINTWISE:
-            self._join(node)
+            self._fuse(node)
         else:
-            if any(given in self._pending for given in self._inputs(node)):
+            if any(given in self._fused for given in self._inputs(node)):
                 self._flush()
-            if self._holds(self._inputs(node)):
+            if self._needs_product(self._inputs(node)):
                 self._write_product()
-            self._by_itself(name, node)
+            self._unfused(name, node)
 
-    def _by_itself(self, name: str, node: fx.Node) -> None:
+    def _unfused(self, name: str, node: fx.Node) -> None:
         if name in VIEWS:
             a = self.values[self._inputs(node)[0]]
             self.values[node] = viewed(name, a, node.args[1:], shape_of(node))
@@ -158,131 +163,136 @@ class Emitter:
             self.values[node] = self._reshaped(self.values[self._inputs(node)[0]], shape_of(node))
         elif name in PRODUCTS:
             self._write_product()
-            self._held = node, Product(self, node)
+            self._product = node, EmittedProduct(self, node)
         elif name in RULES:
             self.values[node] = RULES[name](self, node)
             for given in self._inputs(node):
-                self._used(given)
+                self._release(given)
         else:
-            raise Unknown(f"the operation {node.target}")
+            raise Unsupported(f"the operation {node.target}")
 
     def _reshaped(self, a: Array, shape: Sizes) -> Array:
         if a.value is not None:
             return constant(a.kind, shape, a.value)
         real = [d for d, size in enumerate(a.shape) if size != ONE]
-        if tuple(a.strides[d] for d in real) != in_order(tuple(a.shape[d] for d in real)):
+        if tuple(a.strides[d] for d in real) != contiguous_strides(tuple(a.shape[d] for d in real)):
             copied = self.new(a.kind, a.shape)
             self.copy(a, copied)
             a = copied
-        return replace(a, shape=shape, strides=in_order(shape))
+        return replace(a, shape=shape, strides=contiguous_strides(shape))
 
     def effort(self, shape: Sizes) -> None:
-        """An operation for each of so many numbers."""
-        total = numbers(shape)
+        """Count an operation for each element of a shape."""
+        total = numel(shape)
         self.work[not total.rows] += total.each
 
     # Loops
 
     def call(self, text: str, arrays: Sequence[Array], results: int = 1) -> None:
-        """A loop as a function of pointers, of which those to results come last."""
-        own = len(arrays) - results
-        given = "".join(
-            f", {'const ' if i < own else ''}{TYPES[a.kind]} *restrict p{i}"
+        """Write a loop as a function of pointers; those to results come last."""
+        inputs = len(arrays) - results
+        parameters = "".join(
+            f", {'const ' if i < inputs else ''}{TYPES[a.kind]} *restrict p{i}"
             for i, a in enumerate(arrays)
         )
-        whole = f"(const I n{given}) {{ {text} }}"
-        name = self.functions.setdefault(whole, f"f{len(self.functions)}")
+        source = f"(const I n{parameters}) {{ {text} }}"
+        name = self.functions.setdefault(source, f"f{len(self.functions)}")
         self.calls.append(f"{name}(n{''.join(f', {a.at}' for a in arrays)});")
 
     def copy(self, a: Array, b: Array) -> None:
-        sizes, (source, into) = loops(b.shape, [a.along(b.shape), b.strides], b.strides)
+        sizes, (source, into) = loop_axes(b.shape, [a.along(b.shape), b.strides], b.strides)
         if a.value is not None:
-            self.call(nest(sizes, f"p0[{place(into)}] = {literal(a.value, b.kind)};"), [b])
+            self.call(
+                nested_loops(sizes, f"p0[{element_index(into)}] = {literal(a.value, b.kind)};"), [b]
+            )
         else:
-            self.call(nest(sizes, f"p1[{place(into)}] = p0[{place(source)}];"), [a, b])
+            self.call(
+                nested_loops(sizes, f"p1[{element_index(into)}] = p0[{element_index(source)}];"),
+                [a, b],
+            )
 
-    def _join(self, node: fx.Node) -> None:
-        """One more operation for the loop that is being written, if it is of that shape. Views of
-        what it computes were written before."""
-        if self._pending and shape_of(self._pending[0]) != shape_of(node):
+    def _fuse(self, node: fx.Node) -> None:
+        """Add an operation to the current loop, if its shape is the same. Views of the loop's
+        results force it to be written first."""
+        if self._fused and shape_of(self._fused[0]) != shape_of(node):
             self._flush()
-        self._pending.append(node)
+        self._fused.append(node)
         self.effort(shape_of(node))
 
     def _flush(self) -> None:
-        """Write the loop: by itself, or at the end of the product that it goes on with."""
-        group, self._pending = self._pending, []
+        """Write the current loop: alone, or fused with the product before it."""
+        group, self._fused = self._fused, []
         if not group:
             return
         shape, inside = shape_of(group[0]), set(group)
         read = [a for n in group for a in self._inputs(n) if a not in inside]
-        held = self._taken(read, inside, shape)
-        given = [self.values[a] for a in read if held is None or a is not held[0]]
+        fused_with = self._fusable_product(read, inside, shape)
+        given = [self.values[a] for a in read if fused_with is None or a is not fused_with[0]]
         outside = list(dict.fromkeys(a for a in given if a.value is None))
-        like = self._layout(shape, outside) if held is None else held[1].layout
-        kept = [n for n in group if n in self._outputs or not inside.issuperset(self._users(n))]
-        for node in kept:
+        like = self._layout(shape, outside) if fused_with is None else fused_with[1].layout
+        stored = [n for n in group if n in self._outputs or not inside.issuperset(self._users(n))]
+        for node in stored:
             self.values[node] = self.new(node.meta["val"].dtype, shape, like)
-        arrays = [*outside, *(self.values[node] for node in kept)]
+        arrays = [*outside, *(self.values[node] for node in stored)]
 
         def body(at: Sequence[str], names: dict[fx.Node, str]) -> str:
-            """`at`: elements of the arrays; `names`: of values that are there already."""
+            """`at`: C expressions of the arrays' elements; `names`: of computed values."""
             text = [f"const {TYPES[a.kind]} v{i} = {at[i]};" for i, a in enumerate(outside)]
             for node in group:
-                told = expression(node, [self._operand(a, names, outside) for a in operands(node)])
+                value = expression(node, [self._operand(a, names, outside) for a in operands(node)])
                 names[node] = f"y{len(names)}"
-                text.append(f"const {TYPES[node.meta['val'].dtype]} {names[node]} = {told};")
-            text += [f"{at[i]} = {names[node]};" for i, node in enumerate(kept, len(outside))]
+                text.append(f"const {TYPES[node.meta['val'].dtype]} {names[node]} = {value};")
+            text += [f"{at[i]} = {names[node]};" for i, node in enumerate(stored, len(outside))]
             return " ".join(text)
 
-        if held is None:
-            sizes, strides = loops(shape, [a.along(shape) for a in arrays], like)
-            at = [f"p{i}[{place(mine)}]" for i, mine in enumerate(strides)]
-            self.call(nest(sizes, body(at, {})), arrays, len(kept))
+        if fused_with is None:
+            sizes, strides = loop_axes(shape, [a.along(shape) for a in arrays], like)
+            at = [f"p{i}[{element_index(mine)}]" for i, mine in enumerate(strides)]
+            self.call(nested_loops(sizes, body(at, {})), arrays, len(stored))
         else:
-            source, made = held
+            source, made = fused_with
             numbered = range(len(arrays))
             made.write(
                 self,
                 arrays,
-                len(kept),
+                len(stored),
                 lambda at, i, value: body([at(a, i, "j") for a in numbered], {source: value}),
             )
-        for node in [*group, *([] if held is None else [held[0]])]:
+        for node in [*group, *([] if fused_with is None else [fused_with[0]])]:
             for a in self._inputs(node):
-                self._used(a)
+                self._release(a)
 
     def _layout(self, shape: Sizes, given: Sequence[Array]) -> Sizes:
-        """The order of axes of most of what is read, so that all is read in that order."""
+        """The memory order of most inputs, so that reads are contiguous."""
         dense = [a.strides for a in given if a.shape == shape and a.dense]
-        return max(dense, key=dense.count) if dense else in_order(shape)
+        return max(dense, key=dense.count) if dense else contiguous_strides(shape)
 
-    # A product is not written before it is known what is done with it
+    # A product is written late, so that operations on its result can be fused with it
 
-    def _holds(self, nodes: Sequence[fx.Node]) -> bool:
-        return self._held is not None and self._held[0] in nodes
+    def _needs_product(self, nodes: Sequence[fx.Node]) -> bool:
+        return self._product is not None and self._product[0] in nodes
 
-    def _taken(
+    def _fusable_product(
         self, read: Sequence[fx.Node], inside: set[fx.Node], shape: Sizes
-    ) -> tuple[fx.Node, Product] | None:
-        """The product, if nobody but the operations inside needs it."""
-        if self._held is None or not self._holds(read):
+    ) -> tuple[fx.Node, EmittedProduct] | None:
+        """The pending product, if only the operations inside need it."""
+        if self._product is None or not self._needs_product(read):
             return None
-        node, made = self._held
+        node, made = self._product
         alone = inside.issuperset(self._users(node)) and node not in self._outputs
         if not alone or made.shape != shape or not made.by_row:
             self._write_product()
             return None
-        self._held = None
+        self._product = None
         return node, made
 
     def _write_product(self) -> None:
-        """By itself."""
-        if self._held is not None:
-            (node, made), self._held = self._held, None
+        """Write the pending product alone."""
+        if self._product is not None:
+            (node, made), self._product = self._product, None
             self.values[node] = product(self, made)
             for given in self._inputs(node):
-                self._used(given)
+                self._release(given)
 
     def _operand(self, a: Any, names: dict[fx.Node, str], outside: list[Array]) -> Operand:
         if not isinstance(a, fx.Node):
@@ -303,20 +313,20 @@ def _is_constant(node: fx.Node) -> bool:
 
 
 def _needed(outputs: Sequence[fx.Node]) -> set[fx.Node]:
-    """What results depend on: constants are known by their shape."""
-    found: set[fx.Node] = set()
-    left = list(outputs)
-    while left:
-        node = left.pop()
-        if node not in found and isinstance(node.meta["val"], Tensor):
-            found.add(node)
-            left += [] if _is_constant(node) else node.all_input_nodes
-    return found
+    """The nodes that results depend on. Constants need only their shape."""
+    needed: set[fx.Node] = set()
+    remaining = list(outputs)
+    while remaining:
+        node = remaining.pop()
+        if node not in needed and isinstance(node.meta["val"], Tensor):
+            needed.add(node)
+            remaining += [] if _is_constant(node) else node.all_input_nodes
+    return needed
 
 
 def better_turned(graph: fx.Graph) -> list[fx.Node]:
-    """Matrices among the arguments that rows are multiplied with the columns of, and nothing else:
-    weights of a first layer."""
+    """Arguments that are better stored by columns: matrices used only as transposed right factors,
+    such as the weights of a first layer."""
     uses: dict[Any, set[bool]] = {}
     for node in graph.nodes:
         if node.op == "call_function" and name_of(node) in ("mm", "addmm"):
@@ -326,8 +336,8 @@ def better_turned(graph: fx.Graph) -> list[fx.Node]:
             uses.setdefault(right, set()).add(turned)
     return [
         node
-        for node, found in uses.items()
-        if node.op == "placeholder" and found == {True} and _is_matrix(shape_of(node))
+        for node, ways_used in uses.items()
+        if node.op == "placeholder" and ways_used == {True} and _is_matrix(shape_of(node))
     ]
 
 

@@ -1,4 +1,4 @@
-"""Operations on single numbers, as C has them."""
+"""Elementwise operations as C expressions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
-from .arrays import Unknown
+from .arrays import Unsupported
 
 TYPES = {
     torch.float32: "float",
@@ -45,7 +45,8 @@ ARGUMENTS = {"clone": 1, "_to_copy": 1}
 
 
 class Operand(NamedTuple):
-    """A number: by its name and its kind, or a constant (with a kind, or as Python has it)."""
+    """An operand: a C variable with its type, or a constant (with a type, or a plain Python
+    number)."""
 
     name: str | None
     kind: torch.dtype | None
@@ -81,17 +82,17 @@ def operands(node: fx.Node) -> list[Any]:
 
 
 def expression(node: fx.Node, given: list[Operand]) -> str:
-    """What an operation gives, of these operands."""
+    """The C expression of an operation on these operands."""
     name, kind = name_of(node), node.meta["val"].dtype
     if kind not in TYPES:
-        raise Unknown(f"numbers of type {kind}")
+        raise Unsupported(f"numbers of type {kind}")
     more = {k: v for k, v in node.kwargs.items() if k in ("alpha", "rounding_mode")}
     if more.get("rounding_mode") is not None:
-        raise Unknown(f"{name} that rounds")
+        raise Unsupported(f"{name} that rounds")
     f = "f" if kind == torch.float32 else ""
     if name in BINARY:
         if kind == torch.bool and name != "mul":
-            raise Unknown(f"{name} of truth values")
+            raise Unsupported(f"{name} of truth values")
         a, b = (x.as_(kind) for x in given[:2])
         b = b if more.get("alpha", 1) == 1 else f"{literal(more['alpha'], kind)} * {b}"
         return f"({a} {BINARY[name]} {b})"
@@ -105,7 +106,7 @@ def expression(node: fx.Node, given: list[Operand]) -> str:
         return f"({a} {LOGICAL[name]} {b})"
     if name in ("logical_not", "bitwise_not"):
         if name == "bitwise_not" and kind != torch.bool:
-            raise Unknown("bits of whole numbers")
+            raise Unsupported("bits of whole numbers")
         return f"(!{given[0].as_(torch.bool)})"
     if name == "where":
         return f"({given[0].as_(torch.bool)} ? {given[1].as_(kind)} : {given[2].as_(kind)})"
@@ -116,18 +117,18 @@ def expression(node: fx.Node, given: list[Operand]) -> str:
     each = [x.as_(kind) for x in given]
     if name in CALLED:
         if not kind.is_floating_point:
-            raise Unknown(f"{name} of whole numbers")
+            raise Unsupported(f"{name} of whole numbers")
         return f"{CALLED[name]}{f}({each[0]})"
     return WRITTEN[name].format(*each, f=f)
 
 
 def _clamped(given: list[Operand], kind: torch.dtype) -> str:
-    told = given[0].as_(kind)
+    text = given[0].as_(kind)
     for bound, sign in zip(given[1:], "<>", strict=False):
         if bound.name is not None or bound.value is not None:
             limit = bound.as_(kind)
-            told = f"({told} {sign} {limit} ? {limit} : {told})"
-    return told
+            text = f"({text} {sign} {limit} ? {limit} : {text})"
+    return text
 
 
 def _power(given: list[Operand], kind: torch.dtype, f: str) -> str:
@@ -135,7 +136,7 @@ def _power(given: list[Operand], kind: torch.dtype, f: str) -> str:
     if by.name is None and by.value in (1, 2, 3):
         return "(" + " * ".join([a] * int(by.value)) + ")"
     if not kind.is_floating_point:
-        raise Unknown("powers of whole numbers")
+        raise Unsupported("powers of whole numbers")
     if by.name is None and by.value == 0.5:
         return f"sqrt{f}({a})"
     return f"pow{f}({a}, {by.as_(kind)})"

@@ -1,8 +1,7 @@
-"""What was written down for one client, compiled, and run for many.
+"""Compiles the C program of one client's work and runs it for many clients.
 
-Clients run one after the other, in blocks: each block adds up what its clients give, so that sums
-do not depend on how many threads take the blocks. What compiles C is looked for: `CC`, or cc, gcc
-or clang.
+Clients run one after the other, in blocks. Each block adds up its clients' results, so that sums do
+not depend on the number of threads. The C compiler is `CC`, or cc, gcc or clang.
 """
 
 from __future__ import annotations
@@ -24,23 +23,23 @@ from torch import Tensor
 
 from ....core.rng import Floats, Ints
 from ...limits import Limits
-from ..described import Way
-from .arrays import Array, Unknown, numbers, order_of
-from .emit import LINE, Emitter, Given
+from ..described import Layout
+from .arrays import Array, Unsupported, numel, order_of
+from .emit import LINE, Emitter, Parameter
 from .expressions import TYPES
 
 FLAGS = ["-O3", "-march=native", "-funroll-loops", "-std=gnu11", "-w", "-shared", "-fPIC"]
 FLAGS += ["-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-fassociative-math"]
 OPENMP = "-fopenmp"  # left out where a compiler does not have it
-LONG = 120  # seconds after which a compiler is given up
-BLOCK = 32  # clients that are added up together, or more
-ROWS = 16  # rows are counted in these, so that arrays begin where lines do
-FEW = (1, 2, 3, 4)  # rows of clients that have loops of their own, without counting
+LONG = 120  # seconds after which compilation is aborted
+BLOCK = 32  # least number of clients that are added up together
+ROWS = 16  # array sizes are multiples of so many rows, so that arrays begin at cache lines
+FEW = (1, 2, 3, 4)  # row counts with specialised functions
 TYPE = """typedef void Client(const I, const I, const I, const I, double, void *const *, double *,
     double *, char *);"""
 CLIENT = """static void client{few}(const I n, const I rows, const I start, const I silo, double w,
     void *const *in, double *into, double *weight, char *room) {{"""
-# counts: of blocks, of those that are taken, of threads, of the most rows, of bytes of a room
+# counts: blocks, blocks taken, threads, most rows of a client, bytes of a thread's memory
 RUN = """static void run_blocks(void *const *t) {
     I *const counts = t[0];
     const I *const edges = t[1], *const starts = t[2], *const counted = t[3], *const silo = t[4];
@@ -67,9 +66,10 @@ void run(void *const *t, int threads) {
 """
 
 
-class Clients(NamedTuple):
-    """Those who are computed, silo by silo. `starts`: where the rows of each begin; `rows`: how
-    many there are; `silo`: which each is in; `times`: how many each stands for."""
+class ClientRows(NamedTuple):
+    """The rows of the clients to compute, silo by silo. `starts`: where those of each client begin;
+    `rows`: how many it has; `silo`: the index of its silo; `times`: how many clients it stands for.
+    """
 
     starts: Ints
     rows: Ints
@@ -78,7 +78,7 @@ class Clients(NamedTuple):
 
 
 class Totals(NamedTuple):
-    """By silo: of each result, [silos, ...], and of the weights; and each client's weight."""
+    """Sums by silo: of each result, [silos, ...], and of the weights; and each client's weight."""
 
     results: list[Tensor]
     parts: Tensor
@@ -86,17 +86,17 @@ class Totals(NamedTuple):
 
 
 class Program:
-    """`ways`: where a client's own part of each argument is; `weighted`: the first result is the
-    client's weight in sums of the others."""
+    """A compiled program. `layouts`: how a client's part of each argument is found; `weighted`: the
+    first result is the client's weight in sums of the others."""
 
-    def __init__(self, written: Emitter, ways: Sequence[Way], weighted: bool, limits: Limits):
+    def __init__(self, written: Emitter, layouts: Sequence[Layout], weighted: bool, limits: Limits):
         self._limits = limits
-        self.given: list[Given] = written.given
+        self.parameters: list[Parameter] = written.parameters
         self._work, self._results = written.work, written.results[weighted:]
-        self._sizes = [numbers(a.shape).each for a in self._results]
+        self._sizes = [numel(a.shape).each for a in self._results]
         self._fixed = sum(size.each for size in written.slots if not size.rows)
         self._varying = sum(size.each for size in written.slots if size.rows)
-        self.source = source_of(written, ways, weighted)
+        self.source = source_of(written, layouts, weighted)
         self._run = _compiled(self.source)
 
     @property
@@ -106,22 +106,22 @@ class Program:
         each = zip(shapes, self._results, strict=True)
         return [torch.empty(shape, dtype=a.kind, device="meta") for shape, a in each]
 
-    def __call__(self, clients: Clients, tensors: Sequence[Tensor], silos: int) -> Totals:
-        """Of arguments that are as they were described: by silo, or rows after rows."""
-        each = zip(tensors, self.given, strict=True)
-        given = [(a.mT if g.turned else a).contiguous() for a, g in each]
+    def __call__(self, clients: ClientRows, tensors: Sequence[Tensor], silos: int) -> Totals:
+        """The sums for these arguments."""
+        each = zip(tensors, self.parameters, strict=True)
+        parameters = [(a.mT if g.turned else a).contiguous() for a, g in each]
         most = max(1, self._limits.program_sums // (8 * sum(self._sizes) * silos))
         edges, blocks = _blocks(np.bincount(clients.silo, minlength=silos).tolist(), most)
         rows = -(-int(clients.rows.max(initial=0)) // ROWS) * ROWS
         work = int(clients.rows.sum()) * self._work[0] + len(clients.silo) * self._work[1]
         threads = torch.get_num_threads() if work > self._limits.thread_operations else 1
         if threading.current_thread() is not threading.main_thread():
-            threads = 1  # others are at work beside it
+            threads = 1  # other threads are working
         room = -(-(self._fixed + self._varying * rows) // LINE) * LINE
         rooms = np.empty(threads * room + LINE, dtype=np.uint8)
         sums, weights = np.empty((len(edges) - 1, sum(self._sizes))), np.empty(len(clients.silo))
         counts = np.array([len(sums), 0, 0, rows, room])
-        pointers = np.array([a.data_ptr() for a in given])
+        pointers = np.array([a.data_ptr() for a in parameters])
         arrays = counts, np.array(edges), *clients, sums, weights, pointers
         at = [*(a.ctypes.data for a in arrays), -(-rooms.ctypes.data // LINE) * LINE]
         self._run((ctypes.c_void_p * len(at))(*at), threads)
@@ -132,7 +132,7 @@ class Program:
 
 
 def _blocks(clients: Sequence[int], most: int) -> tuple[list[int], list[tuple[int, int]]]:
-    """Where blocks of clients begin and end, and which blocks are a silo's: at most so many."""
+    """The edges of blocks of clients, and the range of blocks of each silo: at most `most`."""
     edges, blocks = [0], []
     for count in clients:
         start, pieces = edges[-1], min(-(-count // BLOCK), most)
@@ -142,26 +142,26 @@ def _blocks(clients: Sequence[int], most: int) -> tuple[list[int], list[tuple[in
 
 
 def _shaped(a: Tensor, like: Array) -> Tensor:
-    """Numbers as they lie in memory, with the axes of an array."""
+    """Reshape numbers in memory order to the axes of an array."""
     order = order_of(like)
     lying = a.reshape(-1, *[like.shape[d].each for d in order])
     return lying.permute(0, *[1 + order.index(d) for d in range(len(order))])
 
 
-def source_of(w: Emitter, ways: Sequence[Way], weighted: bool) -> str:
-    """A program in C. Its loops are no parts of the client's function: the Q steps of a round call
-    the same ones, which stay near."""
+def source_of(w: Emitter, layouts: Sequence[Layout], weighted: bool) -> str:
+    """The C source. Loops are functions of their own: the Q steps of a round call the same ones,
+    which stay in the instruction cache."""
     lines = ["#include <math.h>", "#include <stdint.h>", "typedef int64_t I;", TYPE]
-    total = sum(numbers(array.shape).each for array in w.results[weighted:])
+    total = sum(numel(array.shape).each for array in w.results[weighted:])
     for few in (0, *FEW):
-        lines += _client(w, ways, weighted, few)
+        lines += _client(w, layouts, weighted, few)
     each = ", ".join(f"client{n}" for n in (0, *FEW))
     lines.append(f"static Client *const few[] = {{ {each} }};")
     return "\n".join([*lines, RUN.replace("TOTAL", str(total)).replace("FEW", str(FEW[-1]))])
 
 
-def _client(w: Emitter, ways: Sequence[Way], weighted: bool, few: int) -> list[str]:
-    """One client's function, for so many rows, or for any number of them."""
+def _client(w: Emitter, layouts: Sequence[Layout], weighted: bool, few: int) -> list[str]:
+    """The function of one client, for a fixed or any number of rows."""
     lines = []
     for text, name in w.functions.items():
         if few:
@@ -169,9 +169,9 @@ def _client(w: Emitter, ways: Sequence[Way], weighted: bool, few: int) -> list[s
             text = text.replace("{", f"{{ enum {{ n = {few} }};", 1)
         lines.append(f"static __attribute__((noinline)) void {name}_{few}{text}")
     lines.append(CLIENT.format(few=few))
-    for i, (given, way) in enumerate(zip(w.given, ways, strict=True)):
-        kind, each = TYPES[given.kind], numbers(given.shape).each
-        skip = {"same": "", "silo": f" + silo * {each}", "rows": f" + start * {each}"}[way]
+    for i, (parameters, layout) in enumerate(zip(w.parameters, layouts, strict=True)):
+        kind, each = TYPES[parameters.kind], numel(parameters.shape).each
+        skip = {"same": "", "silo": f" + silo * {each}", "rows": f" + start * {each}"}[layout]
         lines.append(f"const {kind} *const a{i} = (const {kind} *)in[{i}]{skip};")
     fixed = varying = total = 0
     for i, size in enumerate(w.slots):
@@ -183,7 +183,7 @@ def _client(w: Emitter, ways: Sequence[Way], weighted: bool, few: int) -> list[s
         lines.append(f"w *= (double)*({w.results[0].at});")
     lines.append("*weight = w;")
     for array in w.results[weighted:]:
-        count = numbers(array.shape).each
+        count = numel(array.shape).each
         sum_ = f"into[{total} + e] += w * (double)({array.at})[e];"
         lines.append(f"for (I e = 0; e < {count}; e++) {sum_}")
         total += count
@@ -197,28 +197,28 @@ def compiler() -> list[str]:
     for name in ("cc", "gcc", "clang"):
         if path := shutil.which(name):
             return [path]
-    raise Unknown("there is no C compiler (cc, gcc or clang)")
+    raise Unsupported("there is no C compiler (cc, gcc or clang)")
 
 
 def _compiled(source: str) -> Any:
-    """Its function `run`. Threads are OpenMP's: those of the library that torch has loaded. A
-    compiler without OpenMP makes a program of one thread."""
+    """Compile the source and return its function `run`. Threads are those of the OpenMP library
+    that torch has loaded. Without OpenMP, the program has one thread."""
     with TemporaryDirectory(prefix="fedloom") as folder:
         text, made = Path(folder) / "clients.c", Path(folder) / "clients.so"
         text.write_text(source, encoding="utf-8")
         command = [*compiler(), *FLAGS, str(text), "-o", str(made), "-lm"]
         if _refused([*command, OPENMP]) and (why := _refused(command)):
-            raise Unknown(f"{command[0]}: {why}")
+            raise Unsupported(f"{command[0]}: {why}")
         try:
             run = ctypes.CDLL(str(made)).run
-        except OSError as problem:  # a folder that nothing may be run from
-            raise Unknown(str(problem)) from None
+        except OSError as problem:  # a folder mounted noexec, say
+            raise Unsupported(str(problem)) from None
     run.restype = None
     return run
 
 
 def _refused(command: Sequence[str]) -> str | None:
-    """Why a compiler did nothing; None if it did."""
+    """The error of a compiler; None if it succeeded."""
     try:
         ran = subprocess.run(command, capture_output=True, text=True, timeout=LONG)
     except (OSError, subprocess.TimeoutExpired) as problem:

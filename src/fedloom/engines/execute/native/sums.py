@@ -1,8 +1,8 @@
-"""Sums over clients' work, compiled: rows lie one after the other, without padding, weights are
-read where they are, and what a client computes is added up at once.
+"""Sums over clients' work by compiled programs.
 
-Work is traced for one client with some rows. The result is what the reference engine computes, up
-to the order of sums.
+Rows are concatenated without padding, weights are read where they are, and a client's result is
+added up at once. Work is traced for one client with some rows. The result is that of the reference
+engine, up to the order of sums.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from ....core.rng import Ints
 from ....fabric.local_work import giving_tensors, name_of
 from ....models.task import SiloAsked
 from ...limits import Limits
-from ..described import Described, Given, Mean, Minibatch, Sums, Way
+from ..described import Argument, Described, Layout, MeanRequest, Minibatch, Sums
 from ..executor import first_line, log
 from ..workers import autocast
-from .arrays import Unknown, numbers
+from .arrays import Unsupported, numel
 from .emit import Emitter, better_turned
-from .program import Clients, Program
+from .program import ClientRows, Program
 
-HINT = 7  # rows of the client that work is traced for
+TRACED_ROWS = 7  # rows of the client that work is traced for
 REFUSED = "%s is not compiled, and runs as it is: %s"
 
 
-class Entry(NamedTuple):
-    """A program, the form and the signature of what it gives, why it does not hold for tensors of
-    other sizes, and for which numbers of rows it does."""
+class CompiledMean(NamedTuple):
+    """A program; the form and the signature of its result; a check of other sizes; and the numbers
+    of rows for which it is known to be valid or not."""
 
     program: Program
     form: tree.Form
@@ -43,20 +43,20 @@ class Entry(NamedTuple):
 
 
 class Programs:
-    """By what they compute."""
+    """Compiled programs by the work that they compute."""
 
     def __init__(self, limits: Limits) -> None:
-        self.known: dict[Any, Entry | None] = {}
+        self.known: dict[Any, CompiledMean | None] = {}
         self._limits = limits
-        self._asking: set[Any] = set()  # work that asks for its silo
+        self._needs_name: set[Any] = set()  # work that asks for its silo's name
         self._refused: set[Any] = set()  # work that cannot be compiled
 
-    def sums(self, mean: Mean) -> Sums | None:
-        """None if they are not to be had so. SiloAsked: each silo must be asked for by itself."""
+    def sums(self, mean: MeanRequest) -> Sums | None:
+        """The sums, or None to decline. SiloAsked: each silo must be computed alone."""
         silos, places, of = mean.silos, mean.places, mean.of
-        wanted = [value for value in (mean.weights, mean.value) if value is not None]
-        leaves = _leaves(wanted)
-        text = _text(wanted, leaves)
+        outputs = [value for value in (mean.weights, mean.value) if value is not None]
+        leaves = _leaves(outputs)
+        text = _structure(outputs, leaves)
         if text in self._refused:
             return None
         minibatches = {
@@ -64,32 +64,33 @@ class Programs:
             for leaf in leaves
             if leaf.minibatch_rows is not None
         }
-        if reason := _why_not(leaves, list(minibatches.values())):
+        if reason := _refusal(leaves, list(minibatches.values())):
             self._refused.add(text)
-            log.warning(REFUSED, _name(wanted), reason)
+            log.warning(REFUSED, _name(outputs), reason)
             return None
-        named = text in self._asking
-        if len(silos) > 1 and (named or not all(value.mixes(silos) for value in wanted)):
+        named = text in self._needs_name
+        if len(silos) > 1 and (named or not all(value.mixes(silos) for value in outputs)):
             raise SiloAsked("one by one")
         (minibatch,) = minibatches.values()
         flat = minibatch.flat(silos, places, of)
-        given = [leaf.given(silos, flat, named) for leaf in leaves]
+        arguments = [leaf.argument(silos, flat, named) for leaf in leaves]
         try:
-            entry = self._entry(text, wanted, leaves, given)
+            entry = self._entry(text, outputs, leaves, arguments)
         except SiloAsked:
-            self._asking.add(text)
+            self._needs_name.add(text)
             return self.sums(mean)
         if entry is None:
             self._refused.add(text)
-        if entry is None or not all(_holds(entry, n) for n in flat.numbers):
+        if entry is None or not all(_is_valid(entry, n) for n in flat.numbers):
             return None
         times = (
             np.ones(len(places)) if mean.times is None else mean.times[places].astype(np.float64)
         )
         rows = minibatch.rows[places]
-        order = _sorted(of * (flat.numbers[-1] + 1) + rows)  # as many rows: the same loops
-        clients = Clients(flat.starts[:-1][order], rows[order], of[order], times[order])
-        tensors = [a for argument in given for a in tree.tensors(argument.value)]
+        # clients with equal numbers of rows are neighbours: they run the same loops
+        order = _sorted(of * (flat.numbers[-1] + 1) + rows)
+        clients = ClientRows(flat.starts[:-1][order], rows[order], of[order], times[order])
+        tensors = [a for argument in arguments for a in tree.tensors(argument.value)]
         totals = entry.program(clients, tensors, len(silos))
         weights = np.empty_like(totals.weights)
         weights[order] = totals.weights
@@ -99,32 +100,32 @@ class Programs:
     def _entry(
         self,
         text: Any,
-        wanted: Sequence[Described],
+        outputs: Sequence[Described],
         leaves: Sequence[Described],
-        given: Sequence[Given],
-    ) -> Entry | None:
+        arguments: Sequence[Argument],
+    ) -> CompiledMean | None:
         parts: list[Any] = [text]
-        for value, way in given:
+        for value, layout in arguments:
             tensors, form = tree.apart(value)
-            shapes = [(tuple(a.shape)[way != "same" :], a.dtype) for a in tensors]
-            parts += [way, form, *shapes]
+            shapes = [(tuple(a.shape)[layout != "same" :], a.dtype) for a in tensors]
+            parts += [layout, form, *shapes]
         key = tuple(parts)
         if key not in self.known:
             if len(self.known) >= (most := self._limits.programs):
-                log.warning(REFUSED, _name(wanted), f"there are {most} programs already")
+                log.warning(REFUSED, _name(outputs), f"there are {most} programs already")
                 return None
-            self.known[key] = _made(wanted, leaves, given, self._limits)
+            self.known[key] = _compile(outputs, leaves, arguments, self._limits)
         return self.known[key]
 
 
 def _sorted(keys: Ints) -> Ints:
-    """numpy sorts short numbers several times faster."""
+    """argsort; numpy sorts 16-bit integers several times faster."""
     few = int(keys.max(initial=0)) < 2**16
     return np.argsort(keys.astype(np.uint16) if few else keys, kind="stable")
 
 
-def _why_not(leaves: Sequence[Described], minibatches: Sequence[Minibatch]) -> str | None:
-    """Why it cannot be done so, whatever the work is."""
+def _refusal(leaves: Sequence[Described], minibatches: Sequence[Minibatch]) -> str | None:
+    """Why work with these arguments cannot be compiled, whatever it is."""
     if autocast():
         return "it has fewer digits"
     if len(minibatches) != 1:
@@ -136,16 +137,16 @@ def _why_not(leaves: Sequence[Described], minibatches: Sequence[Minibatch]) -> s
     return None
 
 
-def _name(wanted: Sequence[Described]) -> str:
-    f = wanted[-1].f
+def _name(outputs: Sequence[Described]) -> str:
+    f = outputs[-1].f
     return "a mean" if f is None else name_of(f)
 
 
-def _holds(entry: Entry, rows: int) -> bool:
-    """Whether it is right for so many rows. What holds for some holds for one and for none: loops
-    have no other way for these."""
+def _is_valid(entry: CompiledMean, rows: int) -> bool:
+    """Whether a program is valid for a number of rows. One that is valid for more rows is valid for
+    one and none: its loops have no special cases."""
     if rows not in entry.rows:
-        sizes = [[rows if s.rows else s.each for s in g.shape] for g in entry.program.given]
+        sizes = [[rows if s.rows else s.each for s in g.shape] for g in entry.program.parameters]
         unmet = entry.unmet([torch.empty(size, device="meta") for size in sizes])
         entry.rows[rows] = rows < 2 or unmet is None
         if not entry.rows[rows]:
@@ -153,86 +154,88 @@ def _holds(entry: Entry, rows: int) -> bool:
     return entry.rows[rows]
 
 
-def _made(
-    wanted: Sequence[Described],
+def _compile(
+    outputs: Sequence[Described],
     leaves: Sequence[Described],
-    given: Sequence[Given],
+    arguments: Sequence[Argument],
     limits: Limits,
-) -> Entry | None:
-    """Work, traced and compiled, if it can be."""
+) -> CompiledMean | None:
+    """Trace and compile work, if possible."""
     from ..tracing.trace import traced  # slow to import, as what it is built on
     from .decompose import decomposed
 
-    began, weighted = time.perf_counter(), len(wanted) > 1
-    tensors, form = tree.apart(tuple(_of_one(*one) for one in given))
-    ways = [one.way for one in given for _ in tree.tensors(one.value)]
-    each = zip(tensors, ways, strict=True)
-    varies = [way == "rows" and axis == 0 for a, way in each for axis in range(a.ndim)]
+    began, weighted = time.perf_counter(), len(outputs) > 1
+    tensors, form = tree.apart(tuple(_for_one_client(*argument) for argument in arguments))
+    layouts = [argument.layout for argument in arguments for _ in tree.tensors(argument.value)]
+    each = zip(tensors, layouts, strict=True)
+    varies = [layout == "rows" and axis == 0 for a, layout in each for axis in range(a.ndim)]
 
-    def work(*mine: Any) -> Any:
-        known = dict(zip(map(id, leaves), mine, strict=True))
-        return tuple(_computed(value, known) for value in wanted)
+    def work(*values: Any) -> Any:
+        known = dict(zip(map(id, leaves), values, strict=True))
+        return tuple(_evaluated(value, known) for value in outputs)
 
     def written(graph: fx.GraphModule, fake: Sequence[Tensor]) -> Program:
         plain = decomposed(graph, fake).graph
         emitter = Emitter(plain, better_turned(plain))
-        for argument, way in zip(emitter.given, ways, strict=True):
-            if way == "rows" and not argument.shape[0].rows:
-                raise Unknown("it asks for the number of rows (with len, say)")
+        for parameter, layout in zip(emitter.parameters, layouts, strict=True):
+            if layout == "rows" and not parameter.shape[0].rows:
+                raise Unsupported("it asks for the number of rows (with len, say)")
         if any(size.rows for a in emitter.results for size in a.shape):
-            raise Unknown("it gives something for each row, of which there is no mean")
-        size = sum(numbers(a.shape).each * a.kind.itemsize for a in emitter.results)
+            raise Unsupported("it gives something for each row, of which there is no mean")
+        size = sum(numel(a.shape).each * a.kind.itemsize for a in emitter.results)
         if size > (most := limits.program_model):
-            raise Unknown(f"a client's {size} bytes are too many for its cache (at most {most})")
-        return Program(emitter, ways, weighted, limits)
+            raise Unsupported(
+                f"a client's {size} bytes are too many for its cache (at most {most})"
+            )
+        return Program(emitter, layouts, weighted, limits)
 
-    name = _name(wanted)
+    name = _name(outputs)
     try:
-        program, found, unmet = traced(work, tensors, form, varies, written)
+        program, form_of_outputs, unmet = traced(work, tensors, form, varies, written)
     except SiloAsked:
         raise
-    except Exception as problem:  # whatever cannot be traced or compiled is done as ever
+    except Exception as problem:  # what cannot be traced or compiled runs as it is
         log.warning(REFUSED, name, first_line(problem))
         return None
     log.info("%s was compiled in %.1f s", name, time.perf_counter() - began)
     made = cast(Program, program)
-    gives = found[2][-1]
-    return Entry(made, gives, tree.signature(tree.joined(gives, made.like)), unmet, {})
+    gives = form_of_outputs[2][-1]
+    return CompiledMean(made, gives, tree.signature(tree.joined(gives, made.like)), unmet, {})
 
 
-def _leaves(wanted: Sequence[Described]) -> list[Described]:
-    """What work is given that is no work itself, each once."""
+def _leaves(outputs: Sequence[Described]) -> list[Described]:
+    """The arguments of work, each once."""
     leaves: dict[int, Described] = {}
-    left = list(reversed(wanted))
-    while left:
-        value = left.pop()
+    remaining = list(reversed(outputs))
+    while remaining:
+        value = remaining.pop()
         if value.f is not None:
-            left += reversed(value.values)
+            remaining += reversed(value.values)
         else:
             leaves[id(value)] = value
     return list(leaves.values())
 
 
-def _text(wanted: Sequence[Described], leaves: Sequence[Described]) -> Any:
-    """Which functions are applied to what: the same for all that is computed alike."""
-    place = {id(leaf): at for at, leaf in enumerate(leaves)}
+def _structure(outputs: Sequence[Described], leaves: Sequence[Described]) -> Any:
+    """The structure of the work: which functions are applied to which arguments."""
+    element_index = {id(leaf): at for at, leaf in enumerate(leaves)}
 
     def of(value: Described) -> Any:
-        return place[id(value)] if value.f is None else (value.f, *map(of, value.values))
+        return element_index[id(value)] if value.f is None else (value.f, *map(of, value.values))
 
-    return tuple(map(of, wanted))
+    return tuple(map(of, outputs))
 
 
-def _computed(value: Described, known: Mapping[int, Any]) -> Any:
+def _evaluated(value: Described, known: Mapping[int, Any]) -> Any:
     if value.f is None:
         return known[id(value)]
-    return giving_tensors(value.f)(*[_computed(a, known) for a in value.values])
+    return giving_tensors(value.f)(*[_evaluated(a, known) for a in value.values])
 
 
-def _of_one(value: Any, way: Way) -> Any:
-    """One client's, with some rows: only shapes count."""
-    if way == "same":
+def _for_one_client(value: Any, layout: Layout) -> Any:
+    """One client's part of an argument, with some rows: only shapes matter."""
+    if layout == "same":
         return value
-    if way == "silo":
+    if layout == "silo":
         return tree.map_tensors(lambda a: a[0], value)
-    return tree.map_tensors(lambda a: a.new_zeros(HINT, *a.shape[1:]), value)
+    return tree.map_tensors(lambda a: a.new_zeros(TRACED_ROWS, *a.shape[1:]), value)

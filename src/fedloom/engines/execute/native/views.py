@@ -1,4 +1,4 @@
-"""Views of arrays: the same memory, read otherwise."""
+"""Views of arrays: the same memory with another shape and strides."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from .arrays import NONE, ONE, Array, Sizes, Unknown
+from .arrays import NONE, ONE, Array, Sizes, Unsupported
 
 VIEWS = {"permute", "transpose", "t", "unsqueeze", "squeeze", "expand", "slice", "select"} | {
     "alias",
@@ -18,7 +18,7 @@ RESHAPED = {"view", "_unsafe_view", "reshape"}
 
 
 def viewed(name: str, a: Array, rest: Sequence[Any], shape: Sizes) -> Array:
-    """`rest`: the other arguments; `shape`: what it will have."""
+    """The view of an array by an operation. `rest`: its other arguments; `shape`: of the result."""
     axes = len(a.shape)
     if name in ("permute", "transpose", "t"):
         order = [d % axes for d in rest[0]] if name == "permute" else list(range(axes))
@@ -30,9 +30,9 @@ def viewed(name: str, a: Array, rest: Sequence[Any], shape: Sizes) -> Array:
         d = rest[0] % (axes + 1)
         return replace(a, shape=shape, strides=(*a.strides[:d], NONE, *a.strides[d:]))
     if name == "squeeze":
-        told = rest[0] if rest else range(axes)
-        some = {d % axes for d in ([told] if isinstance(told, int) else told)}
-        return a.axes([d for d in range(axes) if d not in some or a.shape[d] != ONE])
+        axes_given = rest[0] if rest else range(axes)
+        removed = {d % axes for d in ([axes_given] if isinstance(axes_given, int) else axes_given)}
+        return a.axes([d for d in range(axes) if d not in removed or a.shape[d] != ONE])
     if name == "expand":
         return replace(a, shape=shape, strides=a.along(shape))
     if name == "slice":
@@ -43,14 +43,14 @@ def viewed(name: str, a: Array, rest: Sequence[Any], shape: Sizes) -> Array:
     return a
 
 
-def _slice(a: Array, told: Sequence[Any], shape: Sizes) -> Array:
-    d, start, step = told[0] % len(a.shape), told[1] or 0, told[3]
+def _slice(a: Array, args: Sequence[Any], shape: Sizes) -> Array:
+    d, start, step = args[0] % len(a.shape), args[1] or 0, args[3]
     if step != 1:
-        raise Unknown("every other one")
+        raise Unsupported("every other one")
     return a if shape == a.shape else _from(a, d, start, shape)
 
 
 def _from(a: Array, axis: int, start: Any, shape: Sizes) -> Array:
     if a.shape[axis].rows or not isinstance(start, int):
-        raise Unknown("some of the rows")
+        raise Unsupported("some of the rows")
     return a.part(axis, start % max(a.shape[axis].each, 1), shape)

@@ -1,7 +1,7 @@
-"""Work called as it is, for all clients of a chunk at once: what every other executor must give.
+"""The executor `plain`: calls work as it is, for all clients of a chunk at once. few_rows.py has a
+faster way for the local steps of clients with fewer rows than columns.
 
-few_rows.py is a shorter way for the local steps of clients with fewer rows than columns. May
-import: core, models, the executor's interface.
+May import: core, models, the executor's interface.
 """
 
 from __future__ import annotations

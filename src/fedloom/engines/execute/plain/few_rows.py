@@ -1,8 +1,9 @@
 """Local steps of a client with fewer rows than columns.
 
-Steps on the same rows X move the weights W of a first layer by sums of these rows: W_q = W + C_q'X.
-What it gives for them is X W_q' = X W' + (X X') C_q. So these products and C_q do in place of
-weights until the last step is taken: numbers for rows by rows, not for columns.
+Steps on the same rows X change the weights W of a first layer by sums of these rows: W_q = W +
+C_q'X. Its outputs are X W_q' = X W' + (X X') C_q. So the steps need only these products and C_q,
+which have a number for each pair of rows instead of each column. The weights are computed after the
+last step.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Descend = Callable[[Any, Any, Tensor, Tensor, float], Any]
 
 
 class FewRows:
-    """Takes plain local steps of clients with few rows; None for all others."""
+    """Computes plain local steps of clients with few rows; declines all others with None."""
 
     def __init__(self, limits: Limits = DEFAULT):
         self._columns_per_row = limits.columns_per_row
@@ -49,15 +50,15 @@ class FewRows:
             return False
         if (
             batch.mask.ndim > 1 or given.mask.is_floating_point()
-        ):  # other rows in every step; shares
+        ):  # other rows in every step, or row weights
             return False
         if torch.is_autocast_enabled(x.device.type) or (x.ndim > 2 and not first.flattens):
             return False
         return self._columns_per_row * x.shape[0] <= theta.block[first.weights].shape[1]
 
 
-class Product:
-    """A first layer's weights, of which no more is known than what they give for the rows."""
+class WeightsAsProduct:
+    """A first layer's weights, known only by their product with the rows."""
 
     def __init__(self, product: Tensor):
         self.product, self.dtype = product, product.dtype
@@ -85,25 +86,25 @@ def steps(
     lr: Tensor,
     l2: float,
 ) -> Theta:
-    """What plain steps give, but for the last digits."""
+    """The result of plain steps, up to rounding."""
     assert part.block.first is not None
     name = part.block.first.weights
     x, start = batch.x.flatten(1), theta.block[name]
-    together, product = x @ x.T, F.linear(x, start)
-    # of the weights: what they give for the rows, how often each row is in them, and the start
+    row_products, product = x @ x.T, F.linear(x, start)
+    # of the weights: their product with the rows, the coefficient of each row, and of the start
     first = product, torch.zeros_like(product), torch.ones_like(lr[0])
     others = theta._replace(block={k: v for k, v in theta.block.items() if k != name})
 
-    def of(others: Theta, product: Tensor) -> Tensor:
-        block: dict[str, Any] = {**others.block, name: Product(product)}
+    def loss_of(others: Theta, product: Tensor) -> Tensor:
+        block: dict[str, Any] = {**others.block, name: WeightsAsProduct(product)}
         return loss(others._replace(block=block), part, given, batch)
 
     for eta in lr:
-        gradient, by_product = grad(of, (0, 1))(others, first[0])
-        moves = together @ by_product, by_product, torch.zeros_like(eta)
+        gradient, by_product = grad(loss_of, (0, 1))(others, first[0])
+        direction = row_products @ by_product, by_product, torch.zeros_like(eta)
         others = descend(others, gradient, given.mask, eta, l2)
-        first = descend(first, moves, given.mask, eta, l2)
-    _, rows, share = first
-    weights = torch.addmm(start, rows.T, x) if not l2 else share * start + rows.T @ x
+        first = descend(first, direction, given.mask, eta, l2)
+    _, rows, start_share = first
+    weights = torch.addmm(start, rows.T, x) if not l2 else start_share * start + rows.T @ x
     block = {k: weights if k == name else others.block[k] for k in theta.block}
     return others._replace(block=block)

@@ -1,6 +1,6 @@
-"""Work that is called often, written down once as torch's operations and played from then on.
+"""The executor `traced`: replays work that is called often as a graph of torch's operations.
 
-What records and plays it is in ../tracing. Same operations, same bits.
+The same operations give the same bits. May import: the executor's interface, tracing.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..executor import Executor, Options, Work
-from ..tracing.player import Player
+from ..tracing.replay import Replayer
 from ..workers import autocast
 
 
@@ -22,12 +22,12 @@ class Traced(Executor):
 
     def __init__(self, options: Options):
         super().__init__(options)
-        self.player = Player(options.replay, worth=options.limits.traced_seconds)
+        self.replayer = Replayer(options.replay, worth=options.limits.traced_seconds)
 
     def begin(self) -> None:
-        self.player.catch_up()
+        self.replayer.trace_due()
 
     def run(self, work: Work) -> Any | None:
-        if not self.options.replay or autocast():  # which casts anew each time
+        if not self.options.replay or autocast():  # autocast casts again in each call
             return None
-        return self.player(*work)
+        return self.replayer(*work)

@@ -1,5 +1,5 @@
-"""A function of tensors, written down as a graph of torch's operations: shared by the executors.
+"""Tracing for executors: a function of tensors as a graph of torch's operations. replay.py decides
+when to trace, trace.py traces, simplify.py and reuse.py make the graph cheaper, with the same bits.
 
-player.py decides when, trace.py traces, simplify.py and reuse.py make the graph cheaper with the
-same bits. What touches torch's compiler is imported when something is traced, not before.
+May import: core, engines.layers. torch's compiler is imported only when something is traced.
 """

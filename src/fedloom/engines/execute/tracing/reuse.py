@@ -1,8 +1,7 @@
-"""The same bits in memory that is there already: a traced graph whose results overwrite what is not
-needed any more.
+"""Reuses memory in a traced graph: results overwrite values that are not needed any more.
 
-Between two steps a chunk's weights are read and written several times; what fetches new memory for
-each result spends more time on that than on the numbers.
+Between two steps, the weights of a chunk are read and written several times. Allocating memory for
+each result would take longer than the arithmetic. The bits are the same.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from torch import Tensor, fx
 from ...layers import cpu  # noqa: F401  (its operations)
 
 aten = torch.ops.aten
-FEW = 8  # clients for each that does not move
-INTO = {  # what can overwrite which of its arguments, as what, named how
+FEW = 8  # least number of clients for each that does not move
+INTO = {  # op -> (its out variant, that keyword, arguments that it may overwrite)
     aten.add.Tensor: (aten.add.out, "out", (0, 1)),
     aten.sub.Tensor: (aten.sub.out, "out", (0, 1)),
     aten.mul.Tensor: (aten.mul.out, "out", (0, 1)),
@@ -28,7 +27,7 @@ INTO = {  # what can overwrite which of its arguments, as what, named how
     aten.where.self: (aten.where.self_out, "out", (1, 2)),
     aten.threshold_backward.default: (aten.threshold_backward.grad_input, "grad_input", (0, 1)),
 }
-FRESH = {  # what gives memory of its own
+FRESH = {  # ops that return new memory
     *INTO,
     aten.bmm.default,
     aten.mm.default,
@@ -37,9 +36,9 @@ FRESH = {  # what gives memory of its own
 }
 
 
-def reused(graph: fx.Graph) -> None:
-    """A result is put where an argument of the same form was, if that is needed no more: neither
-    itself nor through another view of it, nor outside."""
+def reuse_memory(graph: fx.Graph) -> None:
+    """Write a result over an argument of the same form, if that is not needed any more: neither
+    itself, nor through another view, nor as a result."""
     nodes = list(graph.nodes)
     owner: dict[fx.Node, fx.Node] = {}  # of the memory that a node's value is in
     last: dict[fx.Node, int] = {}  # use of an owner's memory
@@ -87,13 +86,13 @@ def reused(graph: fx.Graph) -> None:
 
 
 def unmoved(moves: Tensor) -> Tensor | None:
-    """The places of those who do not move, if there are any."""
+    """The indices of clients that do not move; None if all do."""
     return None if bool(moves.all()) else moves.flatten().logical_not().nonzero().flatten()
 
 
 def moved(moves: Tensor, idle: Tensor | None, new: Tensor, old: Tensor) -> Tensor:
-    """torch.where, in the memory of `new`; it takes longer than the step itself, and mostly all
-    clients move, or nearly all."""
+    """torch.where, in the memory of `new`. torch.where takes longer than the step itself, and
+    mostly all clients move, or nearly all."""
     if idle is None:
         return new
     one_each = moves.ndim == new.ndim and len(moves) == len(new)
@@ -103,14 +102,15 @@ def moved(moves: Tensor, idle: Tensor | None, new: Tensor, old: Tensor) -> Tenso
 
 
 def _by_client(moves: Any) -> bool:
-    """Whether it is one number for each client, or for one, and known without waiting."""
+    """Whether it has one number for each client and is on the CPU, so that reading it does not
+    wait."""
     value = moves.meta.get("val")
     narrow = isinstance(value, Tensor) and all(str(size) == "1" for size in value.shape[1:])
     return narrow and value.device.type == "cpu"
 
 
 def _all_of(a: fx.Node, view: fx.Node) -> bool:
-    """Whether a view of a has all its numbers, one for each client, and so in their order."""
+    """Whether a view has all numbers of `a`, one for each client, and so in order."""
     one, other = a.meta.get("val"), view.meta.get("val")
     if not isinstance(one, Tensor) or not isinstance(other, Tensor) or one.ndim != 1:
         return False
@@ -118,7 +118,7 @@ def _all_of(a: fx.Node, view: fx.Node) -> bool:
 
 
 def _first_after(node: fx.Node) -> fx.Node:
-    """The next one that is no argument."""
+    """The next node that is no argument."""
     node = node.next
     while node.op == "placeholder":
         node = node.next
@@ -126,7 +126,7 @@ def _first_after(node: fx.Node) -> fx.Node:
 
 
 def _is_view(node: fx.Node) -> bool:
-    """Whether a node's value is in the memory of its first argument."""
+    """Whether a node's value shares the memory of its first argument."""
     if node.target in (operator.getitem, aten._unsafe_view.default):
         return True
     if not isinstance(node.target, torch._ops.OpOverload) or not node.all_input_nodes:
@@ -135,7 +135,7 @@ def _is_view(node: fx.Node) -> bool:
 
 
 def _alike(a: fx.Node, b: fx.Node) -> bool:
-    """Whether their values have the same form, axis by axis in memory, and nothing twice."""
+    """Whether both values have the same shape and strides, without overlap."""
     one, other = a.meta.get("val"), b.meta.get("val")
     if not isinstance(one, Tensor) or not isinstance(other, Tensor):
         return False

@@ -1,4 +1,4 @@
-"""Less work, the same bits: a traced graph without what changes nothing or is not needed."""
+"""Simplifies a traced graph: the same bits with fewer operations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from torch import SymInt, Tensor, fx
 from torch._functorch.compile_utils import fx_graph_cse
 
-from .reuse import reused
+from .reuse import reuse_memory
 
 aten = torch.ops.aten
 FILLED = {aten.ones_like.default: 1, aten.zeros_like.default: 0}
@@ -25,29 +25,29 @@ DIRECT = set(_BOUND.split())  # torch's functions, same arguments, are called wi
 TIMES = {aten.mul.Scalar, aten.mul.Tensor, aten.pow.Tensor_Scalar, aten.div.Tensor}
 
 
-def changes(graph: fx.GraphModule) -> torch._ops.OpOverload | None:
-    """An operation that changes a tensor in place, if there is one."""
+def mutation(graph: fx.GraphModule) -> torch._ops.OpOverload | None:
+    """An operation of the graph that changes a tensor in place, if any."""
     ops = (node.target for node in graph.graph.nodes)
     each = (op for op in ops if isinstance(op, torch._ops.OpOverload) and op._schema.is_mutable)
     return next(each, None)
 
 
 def simplified(graph: fx.GraphModule) -> fx.GraphModule:
-    """Derivatives start from ones of the shape of the loss: once these need not see the loss, its
-    value is not computed at all, and what is the same in every local step is computed once. That
-    is sound only where nothing is changed in place."""
-    if (found := changes(graph)) is not None:
-        raise ValueError(f"{found} changes a tensor in place")
+    """Simplify a graph. Gradients start from ones in the shape of the loss; as constants they do
+    not need the loss, so that its value is not computed. What is the same in every local step is
+    computed once. This is sound only where nothing is changed in place."""
+    if (op := mutation(graph)) is not None:
+        raise ValueError(f"{op} changes a tensor in place")
     for node in list(graph.graph.nodes):
         if node.op == "call_function":
             if node.target in FILLED:
-                _fill(graph.graph, node, FILLED[node.target])
+                _fill_by_shape(graph.graph, node, FILLED[node.target])
             elif _changes_nothing(node):
                 node.replace_all_uses_with(node.args[0])
             elif (before := _untransposed(node)) is not None:
                 node.replace_all_uses_with(before)
             elif node.target == aten.mul.Scalar and node.args[1] == 2:
-                _twice(graph.graph, node)
+                _double_by_add(graph.graph, node)
     graph.graph.eliminate_dead_code()
     graph.graph = fx_graph_cse(graph.graph)
     graph.graph.eliminate_dead_code()
@@ -55,30 +55,29 @@ def simplified(graph: fx.GraphModule) -> fx.GraphModule:
     return graph
 
 
-def compiled(graph: fx.GraphModule) -> Callable[..., list[Tensor]]:
-    """The graph as a plain function that calls torch's operations without a detour, with results
-    written over what is needed no more."""
+def as_function(graph: fx.GraphModule) -> Callable[..., list[Tensor]]:
+    """The graph as a Python function that calls torch's operations directly and reuses memory."""
     graph = copy.deepcopy(graph)
-    reused(graph.graph)
+    reuse_memory(graph.graph)
     ops: dict[str, Any] = {}
 
-    def direct(found: re.Match[str]) -> str:
-        name = found.group(0).replace(".", "_")
-        packet = found.group(0).split(".")[-2]
-        ops[name] = operator.attrgetter(found.group(0)[len("torch.") :])(torch)._op
-        if found.group(0).startswith("torch.ops.aten.") and packet in DIRECT:
+    def direct(match: re.Match[str]) -> str:
+        name = match.group(0).replace(".", "_")
+        packet = match.group(0).split(".")[-2]
+        ops[name] = operator.attrgetter(match.group(0)[len("torch.") :])(torch)._op
+        if match.group(0).startswith("torch.ops.aten.") and packet in DIRECT:
             ops[name] = getattr(torch, packet, None) or getattr(Tensor, packet)
         return name
 
     code = graph.graph.python_code("self")
     text = re.sub(r"torch\.ops\.\w+\.\w+\.\w+", direct, code.src)
-    made: dict[str, Any] = {**code.globals, **ops}
-    exec(text, made)
-    return functools.partial(made["forward"], graph)
+    namespace: dict[str, Any] = {**code.globals, **ops}
+    exec(text, namespace)
+    return functools.partial(namespace["forward"], graph)
 
 
-def _twice(graph: fx.Graph, node: fx.Node) -> None:
-    """The same bits as times two, of which torch would make a tensor each time."""
+def _double_by_add(graph: fx.Graph, node: fx.Node) -> None:
+    """x + x instead of x * 2: the same bits, without a tensor for the 2."""
     once = node.args[0]
     if isinstance(once, fx.Node) and _alike(once.meta["val"], node.meta["val"]):
         with graph.inserting_before(node):
@@ -88,7 +87,7 @@ def _twice(graph: fx.Graph, node: fx.Node) -> None:
 
 
 def _untransposed(node: fx.Node) -> Any:
-    """What was transposed twice, or None."""
+    """The argument of a double transpose, or None."""
     inner = node.args[0] if node.args else None
     if node.target != aten.transpose.int or not isinstance(inner, fx.Node):
         return None
@@ -115,24 +114,24 @@ def _alike(a: Tensor, b: Tensor) -> bool:
     return [str(n) for n in a.shape] == [str(n) for n in b.shape]
 
 
-def _fill(graph: fx.Graph, node: fx.Node, value: int) -> None:
-    """A constant that depends on the shape of another value only."""
-    made = node.meta["val"]
-    sizes = [_size(graph, size) for size in made.shape]
+def _fill_by_shape(graph: fx.Graph, node: fx.Node, value: int) -> None:
+    """Replace a constant that depends only on another value's shape."""
+    value_like = node.meta["val"]
+    sizes = [_size(graph, size) for size in value_like.shape]
     if any(size is None for size in sizes):
         return
     with graph.inserting_before(node):
         new = graph.call_function(
             aten.full.default,
             (sizes, value),
-            {"dtype": made.dtype, "device": made.device, "pin_memory": False},
+            {"dtype": value_like.dtype, "device": value_like.device, "pin_memory": False},
         )
-    new.meta["val"] = made
+    new.meta["val"] = value_like
     node.replace_all_uses_with(new)
 
 
 def _size(graph: fx.Graph, size: Any) -> Any:
-    """A size as the graph says it: a number, or the length of an argument's axis."""
+    """A size in the graph: a number, or the length of an argument's axis."""
     if not isinstance(size, SymInt):
         return size
     for node in graph.nodes:
@@ -142,7 +141,7 @@ def _size(graph: fx.Graph, size: Any) -> Any:
             if isinstance(other, SymInt) and str(other) == str(size):
                 after = next(n for n in graph.nodes if n.op != "placeholder")
                 with graph.inserting_before(after):
-                    found = graph.call_function(aten.sym_size.int, (node, axis))
-                found.meta["val"] = size
-                return found
+                    size_node = graph.call_function(aten.sym_size.int, (node, axis))
+                size_node.meta["val"] = size
+                return size_node
     return None

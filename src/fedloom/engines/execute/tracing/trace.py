@@ -20,15 +20,16 @@ from torch.fx.experimental.symbolic_shapes import (
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ....core import tree
-from .simplify import changes, compiled, simplified
+from .simplify import as_function, mutation, simplified
 
 Unmet = Callable[[Sequence[Tensor]], str | None]
 
 
-class Traced(NamedTuple):
-    """`form`: of the result; `unmet`: why it does not hold for other tensors, or None."""
+class Trace(NamedTuple):
+    """A traced function. `form`: of the result; `unmet`: why it is not valid for other tensors, or
+    None."""
 
-    play: Callable[..., Any]
+    run: Callable[..., Any]
     form: tree.Form
     unmet: Unmet
 
@@ -39,40 +40,40 @@ def traced(
     form: tree.Form,
     varies: Sequence[bool],
     compile: Callable[..., Callable[..., Any]] | None = None,
-) -> Traced:
-    """f as a function of the tensors in its arguments. `varies`: of every axis of every tensor, in
-    their order. `compile`: what makes a function of the graph, in place of running its operations
-    one by one."""
-    found: list[tree.Form] = []
+) -> Trace:
+    """Trace f as a function of the tensors in its arguments. `varies`: for every axis of every
+    tensor, in order, whether its size varies. `compile`: makes a function of the graph, instead of
+    running its operations one by one."""
+    forms: list[tree.Form] = []
 
-    def flat(*mine: Tensor) -> list[Tensor]:
-        results, shape = tree.apart(f(*tree.joined(form, mine)))
-        found.append(shape)
+    def flat(*flat_args: Tensor) -> list[Tensor]:
+        results, shape = tree.apart(f(*tree.joined(form, flat_args)))
+        forms.append(shape)
         return results
 
     env = ShapeEnv()
     mode = FakeTensorMode(shape_env=env, allow_non_fake_inputs=True)
     axes = iter(varies)
-    with _disable_current_modes():  # those that are on outside, not those that f brings along
+    with _disable_current_modes():  # the modes outside, not those that f uses itself
         with mode:
             fake = [mode.from_tensor(a, symbolic_context=_varying(a, axes)) for a in tensors]
         with mode, enable_python_dispatcher(), torch.no_grad():
             graph = make_fx(flat)(*fake)
         if compile is None:
             graph = simplified(graph)
-            play = compiled(graph)
+            run = as_function(graph)
         else:
-            play = compile(graph if changes(graph) else simplified(graph), fake)
+            run = compile(graph if mutation(graph) else simplified(graph), fake)
     guards = env.produce_guards_expression(fake, ignore_static=False)
-    return Traced(play, found[-1], _unmet(guards))
+    return Trace(run, forms[-1], _unmet(guards))
 
 
 def _unmet(guards: str | None) -> Unmet:
-    """Which of the things that were assumed about sizes does not hold for other tensors."""
-    whole = ast.parse(guards or "True", mode="eval").body
-    parts = [whole]
-    if isinstance(whole, ast.BoolOp) and isinstance(whole.op, ast.And):
-        parts = whole.values
+    """A check of the guards that tracing assumed; it returns the first that fails, as text."""
+    expression = ast.parse(guards or "True", mode="eval").body
+    parts = [expression]
+    if isinstance(expression, ast.BoolOp) and isinstance(expression.op, ast.And):
+        parts = expression.values
     texts = [ast.unparse(part) for part in parts]
     codes = [compile(text, "<guards>", "eval") for text in texts]
 
@@ -85,7 +86,7 @@ def _unmet(guards: str | None) -> Unmet:
 
 
 def _varying(a: Tensor, axes: Iterator[bool]) -> StatelessSymbolicContext[Any, Any]:
-    """Which axes of a tensor vary."""
+    """The symbolic axes of a tensor."""
     return StatelessSymbolicContext(
         dynamic_sizes=[DimDynamic.DUCK if next(axes) else DimDynamic.STATIC for _ in range(a.ndim)]
     )

@@ -1,4 +1,5 @@
-"""Convolutions of many clients on a GPU: matrix products, and kernels written in Triton.
+"""Convolutions of many clients on a GPU: the choice by layer (convolutions.py), batched matrix
+products (products.py) and Triton kernels (kernels.py).
 
-May import: core.
+May import: core, engines.layers.
 """

@@ -1,9 +1,9 @@
-"""Convolutions of many clients at once, on a GPU.
+"""Chooses how convolutions of many clients are computed on a GPU.
 
-vmap makes one grouped convolution out of those of a chunk's clients. cuDNN runs some of these near
-the speed of a plain one, where channels come last; others it takes apart, client by client. For
-these there are batched matrix products, where what all outputs see is not too much, and kernels of
-our own. Which layer goes which way was measured on an H200: `python -m benchmarks.convolutions`.
+vmap makes one grouped convolution of those of a chunk's clients. cuDNN runs some of these near the
+speed of a plain one, if channels are last; others it computes client by client. For those there are
+batched matrix products, if the windows of all outputs are not too large together, and Triton
+kernels. The choice by layer was measured on an H200: `python -m benchmarks.convolutions`.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..rules import Instead, tracing
+from ..rules import ReplacedLayers, tracing
 from . import products
 
 aten = torch.ops.aten
-FEW = 16  # channels below which the order of axes does not matter
-MORE = 4  # times as many weights of an output as positions: products are faster
-DEEP = 256  # channels from which cuDNN takes clients apart
+FEW = 16  # channels below which memory order does not matter
+MORE = 4  # if an output has so many times as many weights as positions, products are faster
+DEEP = 256  # channels from which cuDNN computes client by client
 
 
 @contextmanager
-def of_clients(device: torch.device) -> Iterator[None]:
-    """Where clients' local work is done: with convolutions that suit many clients at once."""
+def client_convolutions(device: torch.device) -> Iterator[None]:
+    """A context for clients' work, with convolutions that suit many clients at once."""
     if device.type != "cuda":
         yield
         return
-    with Convolutions(tracing()), Instead(BIAS_APART):
+    with Convolutions(tracing()), ReplacedLayers(BIAS_ADDED_AFTER):
         yield
 
 
@@ -42,24 +42,23 @@ def _with_bias(
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
-    *how: Any,
-    **named: Any,
+    *settings: Any,
+    **keywords: Any,
 ) -> Any:
-    """The bias added afterwards: autocast, inside vmap, does not cast one that is the same for all,
-    and the convolution then refuses it."""
+    """Add the bias afterwards: inside vmap, autocast does not cast a bias that is the same for all
+    clients, and the convolution then fails."""
     if bias is None or not torch.is_autocast_enabled(input.device.type):
         return NotImplemented
-    found = func(input, weight, None, *how, **named)
-    return found + bias.to(found.dtype).reshape(-1, *[1] * (weight.ndim - 2))
+    result = func(input, weight, None, *settings, **keywords)
+    return result + bias.to(result.dtype).reshape(-1, *[1] * (weight.ndim - 2))
 
 
-BIAS_APART = {f: partial(_with_bias, f) for f in (torch.conv1d, torch.conv2d, torch.conv3d)}
+BIAS_ADDED_AFTER = {f: partial(_with_bias, f) for f in (torch.conv1d, torch.conv2d, torch.conv3d)}
 
 
 class Convolutions(TorchDispatchMode):
-    """Runs convolutions of images in another way; everything else as it is. `last`: results may
-    have their channels last, so that no layer puts them in another order; torch's own rules for
-    vmap know one order only."""
+    """Replaces convolutions of images; everything else is unchanged. `last`: results may have
+    channels last, so that no layer permutes; torch's own vmap rules know one order only."""
 
     def __init__(self, last: bool = False):
         super().__init__()
@@ -75,16 +74,16 @@ class Convolutions(TorchDispatchMode):
         if func is aten.convolution.default:
             layer = Layer.of(args[0], args[1], *args[3:])
             if layer is not None:
-                found, bias = self._ordered(layer.forward()), args[2]
-                return found if bias is None else found + bias[:, None, None]
+                result, bias = self._ordered(layer.forward()), args[2]
+                return result if bias is None else result + bias[:, None, None]
         if func is aten.convolution_backward.default:
-            slope, x, weight, _, *how, wanted = args
-            layer = Layer.of(x, weight, *how)
+            gradient, x, weight, _, *settings, needed = args
+            layer = Layer.of(x, weight, *settings)
             if layer is not None:
                 return (
-                    self._ordered(layer.by_image(slope)) if wanted[0] else None,
-                    self._ordered(layer.by_weight(slope)) if wanted[1] else None,
-                    slope.sum((0, 2, 3)) if wanted[2] else None,
+                    self._ordered(layer.by_image(gradient)) if needed[0] else None,
+                    self._ordered(layer.by_weight(gradient)) if needed[1] else None,
+                    gradient.sum((0, 2, 3)) if needed[2] else None,
                 )
         return func(*args, **(kwargs or {}))
 
@@ -93,7 +92,7 @@ class Convolutions(TorchDispatchMode):
 
 
 class Layer(NamedTuple):
-    """A convolution of images, and its derivatives."""
+    """A convolution of images, and its gradients."""
 
     x: Tensor
     weight: Tensor
@@ -112,8 +111,8 @@ class Layer(NamedTuple):
         _: Sequence[int],
         groups: int,
     ) -> Layer | None:
-        """None: one that is left to torch."""
-        plain = not transposed and all(one == 1 for one in dilation) and x.ndim == 4
+        """None if torch computes it."""
+        plain = not transposed and all(step == 1 for step in dilation) and x.ndim == 4
         layer = Layer(x, weight, stride, padding, groups)
         return layer if plain and (weight.shape[1] >= FEW or layer._as_product) else None
 
@@ -123,40 +122,46 @@ class Layer(NamedTuple):
         kernels = self._kernels
         if kernels is not None and (self._strided or self._deep):
             return kernels.forward(*self._last, *self._settings)
-        return aten.convolution(*self._last, None, *self._how)
+        return aten.convolution(*self._last, None, *self._torch_settings)
 
-    def by_image(self, slope: Tensor) -> Tensor:
+    def by_image(self, gradient: Tensor) -> Tensor:
         kernels = self._kernels
-        # what windows that lie apart see would have to be spread out
+        # gradients of separate windows would have to be spread out
         spread = self._strided and self.weight[0, 0].numel() > 1 and kernels is not None
         if self._as_product and not spread:
-            return products.by_image(slope, *self)
+            return products.by_image(gradient, *self)
         if kernels is not None and (self._strided or self._deep):
-            turned = self.weight.unflatten(0, (self.groups, -1)).permute(0, 3, 4, 2, 1)
+            transposed = self.weight.unflatten(0, (self.groups, -1)).permute(0, 3, 4, 2, 1)
             size = self.x.shape[2:]
-            given = _channels_last(slope), turned.contiguous(), *size, *self._settings
-            return kernels.by_image(*given)
-        return self._backward(slope, 0)
+            args = _channels_last(gradient), transposed.contiguous(), *size, *self._settings
+            return kernels.by_image(*args)
+        return self._backward(gradient, 0)
 
-    def by_weight(self, slope: Tensor) -> Tensor:
+    def by_weight(self, gradient: Tensor) -> Tensor:
         if self._as_product:
-            return products.by_weight(slope, *self)
+            return products.by_weight(gradient, *self)
         kernels = self._kernels
-        # in float32, our kernel would have to turn tiles around
-        turned = self._strided and slope.dtype == torch.float32
-        if kernels is not None and (self._deep or turned):
-            return products.by_weight(slope, *self)
+        # in float32, the kernel would have to transpose tiles
+        by_product = self._strided and gradient.dtype == torch.float32
+        if kernels is not None and (self._deep or by_product):
+            return products.by_weight(gradient, *self)
         if kernels is not None and self._strided:
-            given = _channels_last(slope), self._last[0], *self.weight.shape[2:], *self._settings
-            return kernels.by_weight(*given)
-        return self._backward(slope, 1)
+            args = _channels_last(gradient), self._last[0], *self.weight.shape[2:], *self._settings
+            return kernels.by_weight(*args)
+        return self._backward(gradient, 1)
 
-    def _backward(self, slope: Tensor, of: int) -> Tensor:
-        given = _channels_last(slope), *self._last, None, *self._how, [of == 0, of == 1, False]
-        return aten.convolution_backward(*given)[of]
+    def _backward(self, gradient: Tensor, of: int) -> Tensor:
+        args = (
+            _channels_last(gradient),
+            *self._last,
+            None,
+            *self._torch_settings,
+            [of == 0, of == 1, False],
+        )
+        return aten.convolution_backward(*args)[of]
 
     @property
-    def _how(self) -> tuple[Any, ...]:
+    def _torch_settings(self) -> tuple[Any, ...]:
         return self.stride, self.padding, [1, 1], False, [0, 0], self.groups
 
     @property
@@ -169,18 +174,18 @@ class Layer(NamedTuple):
 
     @property
     def _as_product(self) -> bool:
-        """Where there are many weights for few positions, or what all outputs see is not more
-        than there are outputs."""
+        """Whether to use a matrix product: an output has many weights for few positions, or a
+        window has at most as many numbers as there are outputs."""
         if self.groups == 1:
             return False
         high, wide = products.size(self.x, self.weight, self.stride, self.padding)
-        seen = self.weight[0].numel()
-        few = MORE * _told(self.x.shape[0]) * high * wide <= seen
-        return few or seen <= self.weight.shape[0] // self.groups
+        window = self.weight[0].numel()
+        few = MORE * _row_count(self.x.shape[0]) * high * wide <= window
+        return few or window <= self.weight.shape[0] // self.groups
 
     @property
     def _strided(self) -> bool:
-        return any(one > 1 for one in self.stride)
+        return any(step > 1 for step in self.stride)
 
     @property
     def _deep(self) -> bool:
@@ -188,21 +193,21 @@ class Layer(NamedTuple):
 
     @property
     def _kernels(self) -> ModuleType | None:
-        """Kernels of our own, if this layer can have them."""
+        """The Triton kernels, if they support this layer."""
         (down, right), (tall, broad) = self.stride, self.padding
-        kernels = _written() if self.x.is_cuda else None
+        kernels = _load_kernels() if self.x.is_cuda else None
         if kernels is None or self.groups == 1 or down != right or tall != broad:
             return None
         exact = self.x.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
-        known = self.x.dtype in (torch.float32, torch.bfloat16, torch.float16)
+        has_type = self.x.dtype in (torch.float32, torch.bfloat16, torch.float16)
         outputs = self.weight.shape[0] // self.groups
         fits = outputs % 16 == 0 and self.weight.shape[1] % 16 == 0
-        return kernels if known and fits and not exact else None
+        return kernels if has_type and fits and not exact else None
 
 
 @cache
-def _written() -> ModuleType | None:
-    """None where Triton is not installed, or too old a GPU."""
+def _load_kernels() -> ModuleType | None:
+    """The Triton kernels; None without Triton, or on an old GPU."""
     try:
         from . import kernels
     except ImportError:
@@ -214,7 +219,7 @@ def _channels_last(a: Tensor) -> Tensor:
     return a.contiguous(memory_format=torch.channels_last)
 
 
-def _told(rows: int | torch.SymInt) -> int:
-    """Of rows that may vary, how many they are while it is traced: what is chosen by their number
-    then holds for others, too."""
+def _row_count(rows: int | torch.SymInt) -> int:
+    """The number of rows; for a symbolic one, its size while tracing, so that the choice is valid
+    for other sizes, too."""
     return rows if isinstance(rows, int) else rows.node.hint

@@ -1,8 +1,8 @@
-"""Grouped convolutions for a GPU, written in Triton.
+"""Triton kernels for the grouped convolutions of many clients.
 
-cuDNN has no kernel for many of the grouped convolutions that many clients make, and goes through
-their groups one by one: a ResNet18 of fifty clients takes 3,800 launches a derivative. These do all
-groups in one launch each. Channels come last: images are [rows, height, width, groups x channels].
+cuDNN has no kernel for many of these grouped convolutions, and computes their groups one by one: a
+gradient of a ResNet18 of fifty clients takes 3,800 launches. These kernels compute all groups in
+one launch each. Channels come last: images are [rows, height, width, groups x channels].
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def _gather(
     BN: tl.constexpr,
     BK: tl.constexpr,
 ):
-    """A convolution, or (BACK) its derivative by the image, as one of the slope: every place of
-    the result adds up what `depth` channels of the image hold at each tap, times weights. With a
-    stride, the places of a derivative that the same taps reach are done together."""
+    """A convolution, or (BACK) its gradient by the image, as a convolution of the gradient: every
+    position of the result sums up `depth` channels of the image at each tap, times weights. With a
+    stride, positions of a gradient that the same taps reach are computed together."""
     over = tl.cdiv(width, BN)
     group = tl.program_id(0) // (tiles * over)
     down = 0
@@ -69,7 +69,7 @@ def _gather(
         left = (right + PAD - first_broad) // STRIDE
         count_high = (out_high - down + STRIDE - 1) // STRIDE
         count_wide = (out_wide - right + STRIDE - 1) // STRIDE
-    group = group.to(tl.int64)  # what clients hold together may be large
+    group = group.to(tl.int64)  # offsets may exceed 32 bits
     at = tl.program_id(0) // over % tiles * BM + tl.arange(0, BM)
     x = at % count_wide
     y = (at // count_wide) % count_high
@@ -123,7 +123,7 @@ def _gather(
 
 @triton.jit(do_not_specialize=["rows", "high", "wide", "out_high", "out_wide", "groups"])
 def _by_weight(
-    slope,
+    gradient,
     image,
     out,
     rows,
@@ -142,7 +142,7 @@ def _by_weight(
     BC: tl.constexpr,
     BK: tl.constexpr,
 ):
-    """The derivative by the weights: of every tap, the sum over places of slope times image."""
+    """The gradient by the weights: for every tap, the sum of gradient times image."""
     across = tl.cdiv(depth, BC)
     over = tl.cdiv(width, BN)
     number = tl.program_id(0)
@@ -152,7 +152,7 @@ def _by_weight(
     group = (number // (TAPS * across * over)).to(tl.int64)
     i = tap // BROAD
     j = tap % BROAD
-    slope += group * width + n[None, :]
+    gradient += group * width + n[None, :]
     image += group * depth + c[None, :]
     places = rows * out_high * out_wide
     total = tl.zeros((BN, BC), tl.float32)
@@ -165,7 +165,7 @@ def _by_weight(
         seen = inside & (sy >= 0) & (sy < high) & (sx >= 0) & (sx < wide)
         pixel = (row * high + sy) * wide + sx
         a = tl.load(
-            slope + at.to(tl.int64)[:, None] * (groups * width),
+            gradient + at.to(tl.int64)[:, None] * (groups * width),
             mask=inside[:, None] & (n < width)[None, :],
             other=0.0,
         )
@@ -182,7 +182,7 @@ def _by_weight(
     )
 
 
-# As operations of torch.
+# The kernels as operations of torch
 
 
 @torch.library.custom_op("fedloom::convolution", mutates_args=())
@@ -192,35 +192,35 @@ def forward(x: Tensor, weight: Tensor, groups: int, stride: int, padding: int) -
     out = _forward_out(x, weight, groups, stride, padding)
     channels, tall, broad = weight.shape[1:]
     by_output, by_tap = tall * broad * channels, channels
-    how = tall, broad, stride, padding, False
-    return _gathered(x, weight, out, groups, by_output, by_tap, how)
+    settings = tall, broad, stride, padding, False
+    return _gathered(x, weight, out, groups, by_output, by_tap, settings)
 
 
 @torch.library.custom_op("fedloom::convolution_by_image", mutates_args=())
 def by_image(
-    slope: Tensor, weight: Tensor, high: int, wide: int, groups: int, stride: int, padding: int
+    gradient: Tensor, weight: Tensor, high: int, wide: int, groups: int, stride: int, padding: int
 ) -> Tensor:
     """weight: [groups, tall, broad, channels of the image, outputs]."""
-    slope, weight = _last(slope), weight.contiguous()
-    out = _by_image_out(slope, weight, high, wide, groups, stride, padding)
+    gradient, weight = _last(gradient), weight.contiguous()
+    out = _by_image_out(gradient, weight, high, wide, groups, stride, padding)
     tall, broad, channels, outputs = weight.shape[1:]
     by_output, by_tap = outputs, channels * outputs
-    how = tall, broad, stride, padding, True
-    return _gathered(slope, weight, out, groups, by_output, by_tap, how)
+    settings = tall, broad, stride, padding, True
+    return _gathered(gradient, weight, out, groups, by_output, by_tap, settings)
 
 
 @torch.library.custom_op("fedloom::convolution_by_weight", mutates_args=())
 def by_weight(
-    slope: Tensor, x: Tensor, tall: int, broad: int, groups: int, stride: int, padding: int
+    gradient: Tensor, x: Tensor, tall: int, broad: int, groups: int, stride: int, padding: int
 ) -> Tensor:
-    slope, x = _last(slope), _last(x)
-    out = _by_weight_out(slope, x, tall, broad, groups, stride, padding)
-    width, depth = slope.shape[1] // groups, out.shape[1]
+    gradient, x = _last(gradient), _last(x)
+    out = _by_weight_out(gradient, x, tall, broad, groups, stride, padding)
+    width, depth = gradient.shape[1] // groups, out.shape[1]
     bn, bc = (min(128, triton.next_power_of_2(n)) for n in (width, depth))
     programs = tall * broad * triton.cdiv(depth, bc) * triton.cdiv(width, bn) * groups
     with torch.cuda.device_of(x):
         _by_weight[(programs,)](
-            slope, x, out, x.shape[0], *x.shape[2:], *slope.shape[2:], depth, width, groups,
+            gradient, x, out, x.shape[0], *x.shape[2:], *gradient.shape[2:], depth, width, groups,
             BROAD=broad, TAPS=tall * broad, STRIDE=stride, PAD=padding,
             BN=bn, BC=bc, BK=_deep(x), num_warps=8, num_stages=4,
         )  # fmt: skip
@@ -237,25 +237,25 @@ def _forward_out(x: Tensor, weight: Tensor, groups: int, stride: int, padding: i
 
 @by_image.register_fake
 def _by_image_out(
-    slope: Tensor, weight: Tensor, high: int, wide: int, groups: int, stride: int, padding: int
+    gradient: Tensor, weight: Tensor, high: int, wide: int, groups: int, stride: int, padding: int
 ) -> Tensor:
-    return _image(slope, slope.shape[0], high, wide, groups * weight.shape[3])
+    return _image(gradient, gradient.shape[0], high, wide, groups * weight.shape[3])
 
 
 @by_weight.register_fake
 def _by_weight_out(
-    slope: Tensor, x: Tensor, tall: int, broad: int, groups: int, stride: int, padding: int
+    gradient: Tensor, x: Tensor, tall: int, broad: int, groups: int, stride: int, padding: int
 ) -> Tensor:
-    return _image(x, slope.shape[1], tall, broad, x.shape[1] // groups)
+    return _image(x, gradient.shape[1], tall, broad, x.shape[1] // groups)
 
 
 def _last(a: Tensor) -> Tensor:
-    """With channels last, as it nearly always is already."""
+    """The tensor with channels last, as it nearly always is already."""
     return a.contiguous(memory_format=torch.channels_last)
 
 
 def _image(like: Tensor, rows: int, high: int, wide: int, channels: int) -> Tensor:
-    """An empty one, with channels last."""
+    """An empty image with channels last."""
     return like.new_empty(rows, high, wide, channels).permute(0, 3, 1, 2)
 
 
@@ -266,10 +266,10 @@ def _gathered(
     groups: int,
     by_output: int,
     by_tap: int,
-    how: tuple[int, int, int, int, bool],
+    settings: tuple[int, int, int, int, bool],
 ) -> Tensor:
-    """`by_output`, `by_tap`: how many numbers on are the weights of the next."""
-    tall, broad, stride, padding, back = how
+    """Launch the kernel. `by_output`, `by_tap`: the strides of the weights."""
+    tall, broad, stride, padding, back = settings
     depth, width = x.shape[1] // groups, out.shape[1] // groups
     step = stride if back else 1
     places = x.shape[0] * triton.cdiv(out.shape[2], step) * triton.cdiv(out.shape[3], step)
@@ -287,12 +287,12 @@ def _gathered(
 
 @cache
 def _broad(device: torch.device) -> int:
-    """Outputs of a tile: more are faster, where three such tiles fit beside each other."""
+    """The outputs of a tile: more are faster, if three such tiles fit into shared memory."""
     known = torch.cuda.get_device_properties(device)
     room: int = known.shared_memory_per_block_optin  # type: ignore[attr-defined]
     return 256 if room >= 3 * (128 + 256) * 128 else 128
 
 
 def _deep(a: Tensor) -> int:
-    """Channels, or places, of a tile: 128 bytes."""
+    """The channels, or positions, of a tile: 128 bytes."""
     return 128 // a.element_size()

@@ -1,8 +1,8 @@
 """Convolutions of many clients as batched matrix products.
 
-What each output sees is laid out, [clients, rows x positions, weights of an output], and multiplied
-by the weights of all clients at once. Channels come last everywhere, so that what is laid out anew
-is read and written in runs.
+The windows of all outputs are laid out, [clients, rows x positions, weights of an output], and
+multiplied by the weights of all clients at once. Channels come last everywhere, so that memory is
+read and written in runs.
 """
 
 from __future__ import annotations
@@ -33,52 +33,52 @@ def product(
     padding: Sequence[int],
     groups: int,
 ) -> Tensor:
-    seen = _even(_flat(_windows(x, weight, stride, padding, groups), 4))
-    found = torch.bmm(seen, _even(_by_group(weight, groups)).transpose(1, 2))
-    found = found.unflatten(1, (x.shape[0], *size(x, weight, stride, padding)))
-    return _image(found.permute(1, 2, 3, 0, 4))
+    windows = _even(_flat(_windows(x, weight, stride, padding, groups), 4))
+    result = torch.bmm(windows, _even(_by_group(weight, groups)).transpose(1, 2))
+    result = result.unflatten(1, (x.shape[0], *size(x, weight, stride, padding)))
+    return _image(result.permute(1, 2, 3, 0, 4))
 
 
 def by_image(
-    slope: Tensor,
+    gradient: Tensor,
     x: Tensor,
     weight: Tensor,
     stride: Sequence[int],
     padding: Sequence[int],
     groups: int,
 ) -> Tensor:
-    """The derivative by x."""
-    seen = torch.bmm(_flat(_outputs(slope, groups), 4), _by_group(weight, groups))
-    return _folded(seen, x, weight, stride, padding, groups)
+    """The gradient by x."""
+    windows = torch.bmm(_flat(_outputs(gradient, groups), 4), _by_group(weight, groups))
+    return _folded(windows, x, weight, stride, padding, groups)
 
 
 def by_weight(
-    slope: Tensor,
+    gradient: Tensor,
     x: Tensor,
     weight: Tensor,
     stride: Sequence[int],
     padding: Sequence[int],
     groups: int,
 ) -> Tensor:
-    """The derivative by the weights. In TF32 a GPU adds up faster what lies in runs."""
-    seen, outputs = _windows(x, weight, stride, padding, groups), _outputs(slope, groups)
-    if slope.dtype == torch.float32:
-        seen, outputs = seen.permute(0, 4, 5, 6, 1, 2, 3), outputs.permute(0, 4, 1, 2, 3)
-        found = torch.bmm(_flat(outputs, 2), _even(_flat(seen, 4), 1).transpose(1, 2))
+    """The gradient by the weights. In TF32, a GPU sums contiguous numbers faster."""
+    windows, outputs = _windows(x, weight, stride, padding, groups), _outputs(gradient, groups)
+    if gradient.dtype == torch.float32:
+        windows, outputs = windows.permute(0, 4, 5, 6, 1, 2, 3), outputs.permute(0, 4, 1, 2, 3)
+        result = torch.bmm(_flat(outputs, 2), _even(_flat(windows, 4), 1).transpose(1, 2))
     else:
-        found = torch.bmm(_flat(outputs, 4).transpose(1, 2), _even(_flat(seen, 4)))
+        result = torch.bmm(_flat(outputs, 4).transpose(1, 2), _even(_flat(windows, 4)))
     channels, *taps = weight.shape[1:]
-    found = found[..., : weight[0].numel()]
-    return found.reshape(-1, *taps, channels).permute(0, 3, 1, 2)
+    result = result[..., : weight[0].numel()]
+    return result.reshape(-1, *taps, channels).permute(0, 3, 1, 2)
 
 
 def _windows(
     x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int], groups: int
 ) -> Tensor:
-    """What each output sees, [groups, rows, high, wide, tall, broad, channels]."""
+    """The window of each output, [groups, rows, high, wide, tall, broad, channels]."""
     x = F.pad(x, (padding[1], padding[1], padding[0], padding[0]))
-    seen = x.unfold(2, weight.shape[2], stride[0]).unfold(3, weight.shape[3], stride[1])
-    return seen.unflatten(1, (groups, -1)).permute(1, 0, 3, 4, 5, 6, 2)
+    windows = x.unfold(2, weight.shape[2], stride[0]).unfold(3, weight.shape[3], stride[1])
+    return windows.unflatten(1, (groups, -1)).permute(1, 0, 3, 4, 5, 6, 2)
 
 
 def _by_group(weight: Tensor, groups: int) -> Tensor:
@@ -92,12 +92,12 @@ def _outputs(a: Tensor, groups: int) -> Tensor:
 
 
 def _flat(a: Tensor, at: int) -> Tensor:
-    """Matrices: the axes before this one as one, and those from it on."""
+    """Matrices: the axes before `at` are the rows, the others the columns."""
     return a.flatten(at).flatten(1, at - 1)
 
 
 def _even(a: Tensor, axis: int = 2) -> Tensor:
-    """With an axis that kernels for matrix products can read and write in runs."""
+    """Pad an axis to a size for which matrix product kernels are fast."""
     more = -a.shape[axis] % EVEN
     return F.pad(a, (0, 0) * (2 - axis) + (0, more)) if more else a
 
@@ -108,17 +108,17 @@ def _image(a: Tensor) -> Tensor:
 
 
 def _folded(
-    seen: Tensor,
+    windows: Tensor,
     x: Tensor,
     weight: Tensor,
     stride: Sequence[int],
     padding: Sequence[int],
     groups: int,
 ) -> Tensor:
-    """What every window sees, added up where it lies: the transpose of _windows."""
+    """Add up windows at their positions: the transpose of _windows."""
     high, wide = size(x, weight, stride, padding)
     channels, tall, broad = weight.shape[1:]
-    parts = seen.unflatten(2, (tall, broad, channels)).unflatten(1, (x.shape[0], high, wide))
+    parts = windows.unflatten(2, (tall, broad, channels)).unflatten(1, (x.shape[0], high, wide))
     parts = parts.permute(4, 5, 1, 2, 3, 0, 6)  # [tall, broad, rows, high, wide, groups, channels]
     total: Tensor | None = None
     for i in range(tall):
@@ -133,7 +133,7 @@ def _folded(
 
 
 def _spaced(a: Tensor, stride: Sequence[int]) -> Tensor:
-    """With zeros in between: [rows, high, wide, groups, channels]."""
+    """Insert zeros between positions: [rows, high, wide, groups, channels]."""
     (down, right), (high, wide) = stride, a.shape[1:3]
     if down == right == 1:
         return a
