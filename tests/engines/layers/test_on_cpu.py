@@ -44,7 +44,7 @@ def test_images_with_channels_last_are_the_reference(clients, steps):
         Run(rule, task, images(clients), engine=engine, precision="float64")
         for engine in ("stacked", "reference")
     )
-    assert fast.fed._how.rules == ON_CPU
+    assert fast.fed._execution.rules == ON_CPU
     fast.fit(4)
     slow.fit(4)
     assert float((fast.predict() - slow.predict()).abs().max()) < 1e-12
@@ -112,7 +112,7 @@ def test_a_wide_layer_has_the_other_library(monkeypatch):
     assert bool(used) == cpu.has_mkldnn_product()
     exact = Run(rule, wide, rows, engine="reference", precision="float64").fit(8).predict()
     assert float((called.predict() - exact).abs().max()) < 1e-4
-    assert Run(rule, Task({"a": linear(400)}, "squared"), rows).fed._how.rules == {}
+    assert Run(rule, Task({"a": linear(400)}, "squared"), rows).fed._execution.rules == {}
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -122,7 +122,7 @@ def test_rules_are_for_models_with_such_layers(monkeypatch, known):
     rows = images(2, shape=(10,))
     for width in (5, 6):
         run = Run(TDCD(batch=20), Task({"a": mlp(10, [width], 3)}, "cross-entropy"), rows)
-        assert bool(run.fed._how.rules) == (known and width == 6)
+        assert bool(run.fed._execution.rules) == (known and width == 6)
 
 
 class Refused(Functional):
@@ -139,7 +139,7 @@ def test_a_model_that_cannot_have_them_is_computed_without():
         Run(rule, task, images(5), engine=engine, precision="float64")
         for engine in ("stacked", "reference")
     )
-    assert fast.fed._how.rules == {}
+    assert fast.fed._execution.rules == {}
     fast.fit(2)
     slow.fit(2)
     assert float((fast.predict() - slow.predict()).abs().max()) < 1e-12
@@ -149,7 +149,7 @@ def test_large_values_are_added_one_by_one():
     value = ChunkValue({"w": torch.randn(7, 3, 4)}, True)
     counts = (4, 0, 3)
     plain = value.sums(None, counts)["w"]
-    added = value.sums(None, counts, lone=12)["w"]
+    added = value.sums(None, counts, sequential_from=12)["w"]
     assert added.dtype == torch.float64
     assert torch.allclose(added, plain, rtol=1e-15, atol=1e-15)
     assert added.shape == (3, 3, 4)
@@ -159,7 +159,7 @@ def test_names_of_operations_are_not_those_of_the_kernels():
     """Which are made on a GPU only, and could not be if they had the same."""
     text = (Path(layers.__file__).parent / "gpu" / "kernels.py").read_text(encoding="utf-8")
     theirs = set(re.findall(r'custom_op\("(\w+::\w+)"', text))
-    mine = {name.split(".")[0] for name in cpu.OWN._op_defs}
+    mine = {name.split(".")[0] for name in cpu.LIBRARY._op_defs}
     assert theirs
     assert mine
     assert not theirs & mine
