@@ -1,8 +1,8 @@
-"""How well another silo guesses features from embeddings: `python -m benchmarks.decoder`.
+"""`python -m benchmarks.decoder`: how well another silo reconstructs features from embeddings.
 
-Digits in three silos, TDCD, no noise. Who knows 100 rows of silo a fits a ridge regression from
-what it has of them to their features, and guesses those of all other rows. Prints R2 over five
-draws of the known rows.
+Digits in three silos, TDCD, no noise. An attacker who knows 100 rows of silo a fits a ridge
+regression from what it has received of these rows to their features, and predicts those of all
+other rows. Prints R2 over five draws of the known rows.
 """
 
 from __future__ import annotations
@@ -17,16 +17,18 @@ from fedloom import TDCD, Partition, Run, Task, load_dataset
 KNOWN, DRAWS, ROUNDS = 100, 5, 200
 
 
-def guessed(given: Tensor, wanted: Tensor) -> str:
-    found = []
+def reconstruction(inputs: Tensor, features: Tensor) -> str:
+    scores = []
     for seed in range(DRAWS):
-        order = np.random.default_rng(seed).permutation(len(given))
-        known, others = order[:KNOWN], order[KNOWN:]
-        decoder = RidgeCV(np.logspace(-4, 4, 17)).fit(given[known].numpy(), wanted[known].numpy())
-        rows = wanted[others].numpy()
-        missed = ((decoder.predict(given[others].numpy()) - rows) ** 2).sum()
-        found.append(1 - missed / ((rows - rows.mean(0)) ** 2).sum())
-    return f"{np.mean(found):.2f} ({np.std(found):.2f})"
+        order = np.random.default_rng(seed).permutation(len(inputs))
+        known_rows, others = order[:KNOWN], order[KNOWN:]
+        decoder = RidgeCV(np.logspace(-4, 4, 17)).fit(
+            inputs[known_rows].numpy(), features[known_rows].numpy()
+        )
+        rows = features[others].numpy()
+        missed = ((decoder.predict(inputs[others].numpy()) - rows) ** 2).sum()
+        scores.append(1 - missed / ((rows - rows.mean(0)) ** 2).sum())
+    return f"{np.mean(scores):.2f} ({np.std(scores):.2f})"
 
 
 def main() -> None:
@@ -37,14 +39,16 @@ def main() -> None:
     labels = rows.y["a"]
     assert labels is not None
     own = torch.cat([x["c"], torch.nn.functional.one_hot(labels.long(), 10).double()], 1)
-    print(f"silo c's own {x['c'].shape[1]} features and the label: {guessed(own, x['a'])}")
+    print(f"silo c's own {x['c'].shape[1]} features and the label: {reconstruction(own, x['a'])}")
     for width in (10, 32):
         task = Task.of(data, "mlp", hidden=[32], embedding=width, head="linear")
         run = Run(TDCD(local_steps=5, lr=0.1, batch=100), task, data).fit(ROUNDS)
         theta = run.algorithm.blocks(run.fed, run.state)["a"]
         with torch.no_grad():
             sent = run.fed.parts.value["a"].embed(theta, rows.x["a"]).double()
-        print(f"embeddings of {width} numbers for {x['a'].shape[1]}: {guessed(sent, x['a'])}")
+        print(
+            f"embeddings of {width} numbers for {x['a'].shape[1]}: {reconstruction(sent, x['a'])}"
+        )
 
 
 if __name__ == "__main__":

@@ -49,8 +49,8 @@ def rivals(clients: int, rows: int, width: int, precision: str, device: str) -> 
     def loss(own: list[Tensor], rest: Tensor, mask: Tensor, x: Tensor, y: Tensor) -> Tensor:
         return local_loss(tree.joined(form, own), part, Rows(rest, mask), Batch(x, y, mask))
 
-    def for_all_clients(*given: Tensor) -> list[Tensor]:
-        own, others = list(given[: len(weights)]), given[len(weights) :]
+    def for_all_clients(*tensors_given: Tensor) -> list[Tensor]:
+        own, others = list(tensors_given[: len(weights)]), tensors_given[len(weights) :]
         with client_convolutions(place), rows_may_vary():
             return vmap(grad(loss))(own, *others)
 
@@ -60,10 +60,10 @@ def rivals(clients: int, rows: int, width: int, precision: str, device: str) -> 
     trained = [a.clone().requires_grad_() for a in shared]
     fast = torch.compile(loss)
 
-    def precise(f: Callable[..., Any], *given: Any) -> Call:
+    def precise(f: Callable[..., Any], *tensors_given: Any) -> Call:
         def call() -> Any:
             with multiplying(precision, place):
-                return f(*given)
+                return f(*tensors_given)
 
         return call
 

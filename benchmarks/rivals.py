@@ -90,8 +90,8 @@ class Rivals:
         """A round as a loop over copies of the module (of the first `silos` silos)."""
         for silo, rows, owner in zip(self.silos[:silos], self.rows, self.owner, strict=False):
             self._copies.append([copy.deepcopy(silo) for _ in range(self.case.clients)])
-            held = [owner.to(rows[0].device) == k for k in range(self.case.clients)]
-            self._own.append([tuple(a[mine] for a in rows) for mine in held])
+            masks = [owner.to(rows[0].device) == k for k in range(self.case.clients)]
+            self._own.append([tuple(a[mask] for a in rows) for mask in masks])
 
         def round() -> None:
             for silo, copies, own in zip(self.silos, self._copies, self._own, strict=False):

@@ -109,7 +109,7 @@ class Storm:
             if self.draw.random() < 0.75:  # sometimes also while some are still starting
                 self._await_rounds(self.draw.randint(1, 4))
             self._pass(self.draw.uniform(0.0, 1.0))
-            if self._have_ended(some=True):
+            if self._have_ended(any_party=True):
                 self.say("the run ended before all kills: ask for more rounds")
                 return
             if self.restores and self.draw.random() < 0.8:
@@ -200,7 +200,7 @@ class Storm:
         """Wait until the first hub has played some more rounds."""
         target, until = self._round() + more, time.monotonic() + within
         while self._round() < target and time.monotonic() < until:
-            if self._have_ended(some=True):
+            if self._have_ended(any_party=True):
                 return
             self._pass(0.05)
 
@@ -208,14 +208,16 @@ class Storm:
         """The last round of a hub (default: the first hub)."""
         log = self.rehearsal.of(hub or self._silos[0]) / "out" / "log.jsonl"
         lines = log.read_text().splitlines() if log.exists() else []
-        made = (json.loads(line)["round"] for line in reversed(lines) if '"event": "round"' in line)
-        return next(made, 0)
+        rounds = (
+            json.loads(line)["round"] for line in reversed(lines) if '"event": "round"' in line
+        )
+        return next(rounds, 0)
 
-    def _have_ended(self, some: bool = False) -> bool:
+    def _have_ended(self, any_party: bool = False) -> bool:
         """Whether all (or some) parties have ended by themselves."""
         codes = [process.poll() for process in self.rehearsal.processes.values()]
         ended = [code not in (None, -signal.SIGKILL) for code in codes]
-        return any(ended) if some else all(ended)
+        return any(ended) if any_party else all(ended)
 
     def _outcome(self, run: Run, seconds: float) -> Outcome:
         skips = self.rehearsal.waits.get("on_missing_client") == "skip"

@@ -1,4 +1,4 @@
-"""One GPU by a device argument: the numbers of the CPU. Skipped where there is none."""
+"""Results on a GPU (`device`) equal those on the CPU. Skipped without a GPU."""
 
 import pytest
 import torch
@@ -30,8 +30,8 @@ def test_the_gpu_gives_the_numbers_of_the_cpu(algorithm, engine):
     )
     cpu.fit(3)
     gpu.fit(3)
-    found = tree.map_tensors(lambda a: a.cpu(), algorithm.blocks(gpu.fed, gpu.state))
-    assert tree.largest_difference(found, algorithm.blocks(cpu.fed, cpu.state)) < 1e-10
+    results = tree.map_tensors(lambda a: a.cpu(), algorithm.blocks(gpu.fed, gpu.state))
+    assert tree.largest_difference(results, algorithm.blocks(cpu.fed, cpu.state)) < 1e-10
     assert list(cpu.ledger) == list(gpu.ledger)
     assert torch.allclose(cpu.predict(), gpu.predict(), atol=1e-10)
 
@@ -44,8 +44,8 @@ def test_clients_with_few_rows():
     rule = TDCD(local_steps=4, lr=0.1, batch=17, l2=0.1)
     gpu = Run(rule, task, rows, precision="float64", device="cuda").fit(3)
     cpu = Run(rule, task, rows, precision="float64", engine="reference").fit(3)
-    found = tree.map_tensors(lambda a: a.cpu(), rule.blocks(gpu.fed, gpu.state))
-    assert tree.largest_difference(found, rule.blocks(cpu.fed, cpu.state)) < 1e-10
+    results = tree.map_tensors(lambda a: a.cpu(), rule.blocks(gpu.fed, gpu.state))
+    assert tree.largest_difference(results, rule.blocks(cpu.fed, cpu.state)) < 1e-10
 
 
 # Convolutions of many clients
@@ -54,10 +54,10 @@ def test_clients_with_few_rows():
 @pytest.fixture
 def kernels():
     torch.cuda.init()
-    found = convolutions._written()
-    if found is None:
+    results = convolutions._written()
+    if results is None:
         pytest.skip("Triton is not installed, or the GPU is too old")
-    return found
+    return results
 
 
 LAYERS = [  # channels, outputs, height, width, taps, stride, padding
@@ -75,25 +75,25 @@ LAYERS = [  # channels, outputs, height, width, taps, stride, padding
 @pytest.mark.parametrize(("kind", "close"), [("float32", 2e-3), ("bfloat16", 1e-2)])
 @pytest.mark.parametrize("layer", LAYERS, ids=str)
 def test_kernels_of_grouped_convolutions(kernels, layer, kind, close):
-    """Against exact ones, of three clients with five rows; float32 in them is TF32."""
+    """Compared with exact results, for three clients with five rows; float32 uses TF32."""
     channels, outputs, high, wide, taps, stride, padding = layer
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(5, 3 * channels, high, wide, generator=draw)
     weight = torch.randn(3 * outputs, channels, taps, taps, generator=draw) / taps / channels**0.5
     x, weight = (a.to("cuda", getattr(torch, kind)) for a in (x, weight))
-    how = [stride, stride], [padding, padding], [1, 1], False, [0, 0], 3
-    exact = torch.ops.aten.convolution(x.double(), weight.double(), None, *how)
+    settings = [stride, stride], [padding, padding], [1, 1], False, [0, 0], 3
+    exact = torch.ops.aten.convolution(x.double(), weight.double(), None, *settings)
     slope = torch.randn(exact.shape, generator=draw).to(x)
-    given = slope.double(), x.double(), weight.double(), None, *how, [True, True, False]
-    wanted = (exact, *torch.ops.aten.convolution_backward(*given)[:2])
+    given = slope.double(), x.double(), weight.double(), None, *settings, [True, True, False]
+    expected = (exact, *torch.ops.aten.convolution_backward(*given)[:2])
     last = [a.contiguous(memory_format=torch.channels_last) for a in (slope, x, weight)]
     turned = weight.unflatten(0, (3, -1)).permute(0, 3, 4, 2, 1).contiguous()
-    found = (
+    results = (
         kernels.forward(last[1], last[2], 3, stride, padding),
         kernels.by_image(last[0], turned, high, wide, 3, stride, padding),
         kernels.by_weight(last[0], last[1], taps, taps, 3, stride, padding),
     )
-    for a, b in zip(found, wanted, strict=True):
+    for a, b in zip(results, expected, strict=True):
         assert a.shape == b.shape
         assert float((a.double() - b).abs().max()) <= close * float(b.abs().max())
 

@@ -1,4 +1,4 @@
-"""The seam: executors are asked in turn, by name, and none of them changes what is learnt."""
+"""Executors are asked in turn, chosen by name, and none changes the result."""
 
 import pytest
 import torch

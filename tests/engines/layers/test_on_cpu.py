@@ -1,4 +1,4 @@
-"""Layers on a CPU by operations of our own: the numbers of torch's, in another order of axes."""
+"""Layers by our CPU operations: the same numbers as torch's, in another memory order."""
 
 import re
 from pathlib import Path
@@ -18,7 +18,7 @@ from fedloom.engines.stacked.axis import ChunkValue
 
 
 class Functional(nn.Module):
-    """A convolution that is no module."""
+    """A convolution by function, not by module."""
 
     def __init__(self):
         super().__init__()
@@ -69,7 +69,7 @@ def test_results_stay_with_their_channels_last():
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("dims", [(0, 0), (0, None), (None, 0), None])
 def test_products_of_wide_layers(monkeypatch, known, dims):
-    """By one library or by the other, with their derivatives."""
+    """By either library, with gradients."""
     if not known:
         monkeypatch.setattr(cpu, "has_mkldnn_product", lambda: False)
     draw = torch.Generator().manual_seed(0)
@@ -88,15 +88,16 @@ def test_products_of_wide_layers(monkeypatch, known, dims):
         f, dims = vmap(both, (*dims, dims[1])), (*dims, dims[1])
         given = [a if at == 0 else a[0] for a, at in zip((x, w, b), dims, strict=True)]
     with ReplacedLayers(ON_CPU):
-        found = tree.tensors(f(*given))
-    wanted = tree.tensors(f(*[a.double() for a in given]))
-    for mine, theirs in zip(found, wanted, strict=True):
-        assert mine.dtype == torch.float32
-        assert float((mine - theirs).abs().max()) < 1e-5 * float(theirs.abs().max())
+        results = tree.tensors(f(*given))
+    expected = tree.tensors(f(*[a.double() for a in given]))
+    for own, theirs in zip(results, expected, strict=True):
+        assert own.dtype == torch.float32
+        assert float((own - theirs).abs().max()) < 1e-5 * float(theirs.abs().max())
 
 
 def test_a_wide_layer_has_the_other_library(monkeypatch):
-    """Where torch has it, in a run, traced or not with the same bits; and not a narrow one."""
+    """In a run, if torch has the function; traced or not, with the same bits; not for a narrow
+    layer."""
     used = []
     plain = cpu._mkldnn_product
     monkeypatch.setattr(cpu, "_mkldnn_product", lambda *a: used.append(a[0].shape) or plain(*a))
@@ -126,7 +127,7 @@ def test_rules_are_for_models_with_such_layers(monkeypatch, known):
 
 
 class Refused(Functional):
-    """With a layer that torch computes inside vmap in one order of axes only, and not by a rule."""
+    """With a layer without a rule, which torch computes inside vmap for one memory order only."""
 
     def forward(self, x):
         x = torch.group_norm(F.conv2d(x, self.weight, padding=1), 4)
@@ -156,10 +157,10 @@ def test_large_values_are_added_one_by_one():
 
 
 def test_names_of_operations_are_not_those_of_the_kernels():
-    """Which are made on a GPU only, and could not be if they had the same."""
+    """The kernels' names are registered only on a GPU, where equal names would fail."""
     text = (Path(layers.__file__).parent / "gpu" / "kernels.py").read_text(encoding="utf-8")
     theirs = set(re.findall(r'custom_op\("(\w+::\w+)"', text))
-    mine = {name.split(".")[0] for name in cpu.LIBRARY._op_defs}
+    own = {name.split(".")[0] for name in cpu.LIBRARY._op_defs}
     assert theirs
-    assert mine
-    assert not theirs & mine
+    assert own
+    assert not theirs & own

@@ -1,4 +1,4 @@
-"""torchrun on this machine, and what it leaves behind."""
+"""Starts torchrun on this machine, and reads its output."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def free_port():
 
 
 class Torchrun:
-    """Some ranks under torchrun; what they say goes to a file."""
+    """Ranks under torchrun; their output goes to a file."""
 
     def __init__(self, log, *arguments, ranks=2, options=()):
         self.log = log
@@ -72,7 +72,7 @@ class Torchrun:
         assert self.code(seconds) == 0, self.said
 
     def pid(self, rank):
-        """The process of a rank, as the system has it."""
+        """The process of a rank."""
         own = self.process.pid
         for child in Path(f"/proc/{own}/task/{own}/children").read_text().split():
             if f"RANK={rank}".encode() in Path(f"/proc/{child}/environ").read_bytes().split(b"\0"):
@@ -109,7 +109,7 @@ def run_file(tmp_path):
 
 
 def wait_until(condition, seconds=200):
-    """Until a condition holds; a bound on the wait, not on the time it takes."""
+    """Wait until a condition holds; the bound is on the wait, not on what is tested."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not happen"
@@ -117,7 +117,7 @@ def wait_until(condition, seconds=200):
 
 
 def records(folder):
-    """A run's records, but for the seconds they took."""
+    """A run's records, without seconds."""
     lines = (Path(folder) / "records.jsonl").read_text().splitlines()
     told = [json.loads(line) for line in lines]
     for line in told:

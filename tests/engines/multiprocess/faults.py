@@ -1,4 +1,4 @@
-"""Run by torchrun: what goes wrong at one rank is known to all, and they can go on."""
+"""Run by torchrun: a failure of one rank is raised at all ranks, and they can continue."""
 
 import dataclasses
 import json
@@ -25,7 +25,7 @@ def raised(work):
 
 
 def broken(tdcd, client, **options):
-    """A run of which a row of one client is not finite."""
+    """A run in which a row of one client is not finite."""
     task, rows = sample_of(tdcd)
     x = {silo: values.clone() for silo, values in rows.x.items()}
     x["ash"][int((rows.owner["ash"] == client).nonzero()[-1])] = float("inf")
@@ -40,18 +40,20 @@ def only_here(ranks):
 
 
 def main():
-    tdcd, told = TDCD(local_steps=2, lr=0.1, batch=36), {}
+    tdcd, errors = TDCD(local_steps=2, lr=0.1, batch=36), {}
     with joined(60) as ranks:
         for client in (0, 3):
-            told[f"alone {client}"] = raised(lambda c=client: broken(tdcd, c).fit(1))
-            told[f"client {client}"] = raised(lambda c=client: broken(tdcd, c, ranks=ranks).fit(1))
-        told["places"] = raised(lambda: ranks.numbers(f"place {ranks.rank}"))
-        told["one"] = raised(lambda: only_here(ranks))
-        told["engine"] = raised(
+            errors[f"alone {client}"] = raised(lambda c=client: broken(tdcd, c).fit(1))
+            errors[f"client {client}"] = raised(
+                lambda c=client: broken(tdcd, c, ranks=ranks).fit(1)
+            )
+        errors["places"] = raised(lambda: ranks.numbers(f"place {ranks.rank}"))
+        errors["one"] = raised(lambda: only_here(ranks))
+        errors["engine"] = raised(
             lambda: Run(tdcd, *sample_of(tdcd), engine="reference", ranks=ranks)
         )
-        told["after"] = ranks.numbers("after", ranks.rank)
-    Path(sys.argv[1], f"{ranks.rank}.json").write_text(json.dumps(told))
+        errors["after"] = ranks.numbers("after", ranks.rank)
+    Path(sys.argv[1], f"{ranks.rank}.json").write_text(json.dumps(errors))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""Run by torchrun: which threads of the group are left when this process has left it. Argument: the
-folder for what was found."""
+"""Run by torchrun: which threads of the process group remain after leaving it. Argument: the folder
+for the result."""
 
 import json
 import os
@@ -19,5 +19,5 @@ with joined(60) as ranks:
     import torch._dynamo  # noqa: F401  (as tracing does, once a run has begun)
 
     before = threads()
-found = json.dumps([before, threads()])
-(Path(sys.argv[1]) / f"rank-{os.environ['RANK']}.json").write_text(found)
+threads = json.dumps([before, threads()])
+(Path(sys.argv[1]) / f"rank-{os.environ['RANK']}.json").write_text(threads)

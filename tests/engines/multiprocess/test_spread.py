@@ -1,4 +1,4 @@
-"""Who computes whom, and what goes from one process to another; without any."""
+"""The assignment of clients to ranks, and what goes between processes; without any processes."""
 
 from typing import NamedTuple
 
@@ -29,30 +29,35 @@ def shared(counts, rows, ranks, cost=None):
 
 
 def test_silos_of_one_client_are_spread():
-    assert sorted(int(mine[0]) for mine in shared([1, 1, 1, 1], [9, 9, 9, 9], 4)) == [0, 1, 2, 3]
-    assert [mine.tolist() for mine in shared([1, 1], [9, 1], 3)] == [[0], [1]]
+    assert sorted(int(assigned[0]) for assigned in shared([1, 1, 1, 1], [9, 9, 9, 9], 4)) == [
+        0,
+        1,
+        2,
+        3,
+    ]
+    assert [assigned.tolist() for assigned in shared([1, 1], [9, 1], 3)] == [[0], [1]]
 
 
 def test_every_silo_is_shared_and_ranks_have_alike():
     rng = np.random.default_rng(0)
     rows = rng.integers(1, 50, 3 * 40)
-    found = shared([40, 40, 40], rows, 3, ChunkSizing(0, 1, 1 << 20, None))
-    for j, home in enumerate(found):
+    ranks_by_silo = shared([40, 40, 40], rows, 3, ChunkSizing(0, 1, 1 << 20, None))
+    for j, home in enumerate(ranks_by_silo):
         loads = np.bincount(home, rows[40 * j : 40 * (j + 1)])
         assert loads.max() - loads.min() <= 5
-    loads = np.bincount(np.concatenate(found), rows)
+    loads = np.bincount(np.concatenate(ranks_by_silo), rows)
     assert loads.max() - loads.min() <= 5
 
 
 def test_parcels():
-    told = {
+    parcel = {
         3: Pair({"w": torch.randn(2, 3), "n": torch.tensor(4)}, (torch.tensor([True]), None)),
         5: [torch.zeros(0, 2, dtype=torch.float64), torch.ones(3, dtype=torch.bfloat16), "word"],
     }
-    back = unpacked(packed(told), CPU)
-    assert tree.signature(back) == tree.signature(told)
+    back = unpacked(packed(parcel), CPU)
+    assert tree.signature(back) == tree.signature(parcel)
     assert isinstance(back[3], Pair)
-    assert tree.largest_difference(back, told) == 0
+    assert tree.largest_difference(back, parcel) == 0
     back[3].left["w"] += 1  # they are its own
     assert unpacked(packed({}), CPU) == {}
 

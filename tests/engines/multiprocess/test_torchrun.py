@@ -1,4 +1,4 @@
-"""Real processes under torchrun: as one, whatever happens to a rank."""
+"""Real processes under torchrun: same results as one process, whatever happens to a rank."""
 
 import json
 import signal
@@ -23,9 +23,9 @@ def compared(torchrun, tmp_path, ranks, *names):
     return json.loads((tmp_path / "found.json").read_text())
 
 
-def judge(found):
-    assert found
-    for case in found:
+def judge(results):
+    assert results
+    for case in results:
         assert case["state"] <= TOLERANCE, case
         assert case["loss"] <= TOLERANCE, case
         assert case["bits"], case  # ranks agree to the bit
@@ -36,22 +36,22 @@ def test_two_ranks_are_one(torchrun, tmp_path):
     """TDCD (three weightings, reused and fresh), FedBCD, VAFL with calls, HyFEM's collected models,
     silos that share chunks, compiled or not, state held at clients; with absent clients, over a
     restart."""
-    found = compared(torchrun, tmp_path, 2, "Drawn", *FOUR)
-    assert len(found) == 15
-    assert all(case["clients"] > 0 for case in found)
-    judge(found)
+    results = compared(torchrun, tmp_path, 2, "Drawn", *FOUR)
+    assert len(results) == 15
+    assert all(case["clients"] > 0 for case in results)
+    judge(results)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_every_algorithm(torchrun, tmp_path, ranks):
-    found = compared(torchrun, tmp_path, ranks, "", "")
-    assert {name.split()[0] for name in (case["name"] for case in found)} >= set(algorithms)
-    judge(found)
+    results = compared(torchrun, tmp_path, ranks, "", "")
+    assert {name.split()[0] for name in (case["name"] for case in results)} >= set(algorithms)
+    judge(results)
 
 
 def test_who_leaves_leaves_no_thread(torchrun, tmp_path):
-    """A thread that lets go of a tensor as Python is leaving aborts the process (exit code 134)."""
+    """A thread that frees a tensor while Python exits aborts the process (exit code 134)."""
     torchrun(HERE / "leaving.py", tmp_path).done()
     for rank in range(2):
         before, after = json.loads((tmp_path / f"rank-{rank}.json").read_text())
@@ -66,10 +66,10 @@ def test_a_problem_of_one_rank_is_everyones(torchrun, tmp_path):
         name = f"embedding from client ash/{client};"
         assert name in zero[f"alone {client}"]
         assert zero[f"alone {client}"] == zero[f"client {client}"] == one[f"client {client}"]
-    for told in (zero, one):
-        assert "not in step" in told["places"]
-        assert "only stacked can be spread" in told["engine"]
-        assert told["after"] == [0, 1]  # and they meet again
+    for output in (zero, one):
+        assert "not in step" in output["places"]
+        assert "only stacked can be spread" in output["engine"]
+        assert output["after"] == [0, 1]  # and they meet again
     assert zero["one"] == "FedLoomError: rank 1: ValueError: only here"
 
 
@@ -78,7 +78,7 @@ def state(folder):
 
 
 def same(folder, straight):
-    """To the bit: runs of as many ranks."""
+    """Runs of equally many ranks are equal to the bit."""
     for part in (".", "baselines/alone"):
         assert records(folder / part) == records(straight / part)
         a, b = state(folder / part), state(straight / part)
@@ -108,7 +108,7 @@ def far(folder, lines=4):
 
 
 def test_the_command(straight, run_file, tmp_path):
-    """One process gives the same, to a tolerance."""
+    """One process gives the same, up to a tolerance."""
     command = [sys.executable, "-m", "fedloom", "run", run_file, "--out", tmp_path / "run"]
     subprocess.run([*map(str, command), "--quiet"], check=True, timeout=250)
     for part in (".", "baselines/alone"):
@@ -136,8 +136,8 @@ def test_the_first_rank_is_killed(torchrun, run_file, tmp_path, straight):
 def test_another_is_killed_and_torchrun_starts_everyone_again(
     torchrun, run_file, tmp_path, straight
 ):
-    """After a restart, gloo now and then refuses a link, or never comes to one: then it takes
-    another restart, after `--wait`."""
+    """After a restart, gloo sometimes fails to connect, or hangs: then it takes another restart,
+    after `--wait`."""
     folder = tmp_path / "run"
     arguments = ("-m", "fedloom", "run", run_file, "--out", folder, "--wait", 20)
     ran = torchrun(*arguments, options=("--max-restarts", "3"))
@@ -174,8 +174,8 @@ def test_other_commands_refuse_to_be_several(torchrun, run_file, tmp_path):
     words = ("-m", "fedloom", "sweep", run_file, "--grid", "algorithm.lr=[0.1,0.2]", "--out", out)
     one = torchrun(*words)
     assert one.code() != 0
-    told = "fedloom: torchrun is for `fedloom run`; start `fedloom sweep` alone"
-    assert one.said.count(told) == 1
+    output = "fedloom: torchrun is for `fedloom run`; start `fedloom sweep` alone"
+    assert one.said.count(output) == 1
     assert not out.exists()
 
 

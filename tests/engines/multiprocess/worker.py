@@ -1,5 +1,5 @@
-"""Run by torchrun: algorithms at all ranks together and at each alone. Arguments: the file for
-what was found, a word that a case's name has, and words of which it has one."""
+"""Run by torchrun: algorithms on all ranks together and on each alone. Arguments: the file for the
+results, a word in the name of the case, and words of which the name has one."""
 
 import json
 import sys
@@ -27,11 +27,11 @@ def cases():
             for schedule in (Everyone(), Drawn(0.6, seed=1)):
                 yield f"{name} {number} {schedule}", algorithm, sample_of(algorithm), schedule
     for weighting in ("uniform", "rows", "participants"):
-        mine = TDCD(local_steps=2, lr=0.1, batch=20, weighting=weighting)
-        yield f"silos alike, {weighting}, Drawn", mine, alike(), Drawn(0.6, seed=1)
-        yield f"silos alike, {weighting}, Drawn, compiled", mine, alike(), Drawn(0.6, seed=1)
-    for mine in examples_of(Personal):
-        yield "held at clients, Drawn", mine, sample_of(mine), Drawn(0.6, seed=1)
+        own_state = TDCD(local_steps=2, lr=0.1, batch=20, weighting=weighting)
+        yield f"silos alike, {weighting}, Drawn", own_state, alike(), Drawn(0.6, seed=1)
+        yield f"silos alike, {weighting}, Drawn, compiled", own_state, alike(), Drawn(0.6, seed=1)
+    for own_state in examples_of(Personal):
+        yield "held at clients, Drawn", own_state, sample_of(own_state), Drawn(0.6, seed=1)
 
 
 def state(run):
@@ -39,7 +39,7 @@ def state(run):
 
 
 def compared(ranks, name, algorithm, sample, schedule):
-    """How far all ranks together are from one alone, and from each other."""
+    """The differences between all ranks together, one alone, and each other."""
     options = {"seed": 3, "precision": "float64", "schedule": schedule}
     alone = Run(algorithm, *sample, **options).fit(ROUNDS)
     options["compile"] = "compiled" in name
@@ -66,9 +66,9 @@ def wanted(name):
 
 def main():
     with joined(60) as ranks:
-        found = [compared(ranks, *case) for case in cases() if wanted(case[0])]
+        results = [compared(ranks, *case) for case in cases() if wanted(case[0])]
         if ranks.rank == 0:
-            Path(sys.argv[1]).write_text(json.dumps(found))
+            Path(sys.argv[1]).write_text(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Visits in the order in which real parties are free: found live, told to all, and replayed."""
+"""Visits in the order of arrival: live, announced to all, and replayed."""
 
 from collections import Counter
 
@@ -52,12 +52,12 @@ def assert_replays(algorithm, apart):
     rows = rows_of(algorithm)
     given = {"engine": "reference", "precision": "float64", "seed": SEED}
     run = Run(algorithm, task(), rows, schedule=apart.record, **given).fit(ROUNDS)
-    found = {}
+    replayed = {}
     for group, state in apart.states.items():
         for name, value in state._asdict().items():
-            found.setdefault(name, {}).update(apart.engines[group].read(value))
-    wanted = {name: run.fed.read(value) for name, value in run.state._asdict().items()}
-    assert tree.largest_difference(found, wanted) == 0
+            replayed.setdefault(name, {}).update(apart.engines[group].read(value))
+    expected = {name: run.fed.read(value) for name, value in run.state._asdict().items()}
+    assert tree.largest_difference(replayed, expected) == 0
     assert list(apart.ledger) == list(run.ledger)
 
 
@@ -78,18 +78,18 @@ def test_the_order_that_was_found_replays(algorithm):
 
 
 def test_a_slow_silo_is_overtaken():
-    """What birch says after its first visit of a round does not come in this round: it is not
-    waited for, and the others are there more often."""
-    told = Counter()
+    """The notice of birch after its first visit does not arrive in this round: nobody waits for it,
+    and the others visit more often."""
+    notices = Counter()
 
     def late(message):
         free = message.kind == "free" and message.source == "birch"
-        return free and told[message.key.round] > 0
+        return free and notices[message.key.round] > 0
 
     def over(message):
         if message.kind == "told" and message.to == "birch":
-            told[message.key.round] += 1
-        return told[message.key.round] == 6
+            notices[message.key.round] += 1
+        return notices[message.key.round] == 6
 
     apart = live(SIX, HoldingBack(placement().topology.parties, late, over))
     for turns in apart.record.visits.values():
@@ -100,7 +100,7 @@ def test_a_slow_silo_is_overtaken():
 
 
 def test_what_was_decided_before_a_crash_is_not_decided_anew():
-    """The master goes on with the turns that it had told, and finds the others."""
+    """The master repeats the turns that it had announced, and decides the others."""
     before = Recorded({}, 1, {0: [Turn(("cedar",)), Turn(("cedar",)), Turn(("ash",))]})
     apart = live(SIX, schedule=Resumed(Everyone(), before))
     assert [turn.visitors for turn in apart.record.visits[0][:3]] == [
@@ -112,27 +112,27 @@ def test_what_was_decided_before_a_crash_is_not_decided_anew():
 
 
 def test_a_round_begins_when_all_silos_are_free():
-    """Later in it, whoever comes first is enough; those who wait are there for the next turn."""
+    """Later in a round, the first arrivals are enough; waiting silos have the next turn."""
     hubs = ("ash", "birch", "cedar")
     link = MemoryTransport(hubs)
-    here, key = Arrivals(link, ["ash"], "ash"), Key(0, 1)
-    here.free(hubs, key)
+    arrivals, key = Arrivals(link, ["ash"], "ash"), Key(0, 1)
+    arrivals.free(hubs, key)
 
     def comes(hub, key):
         link.send(Message(key, "free", hub, "ash", None))
 
     comes("cedar", key)
     with pytest.raises(LostError, match="a visit of hub birch"):
-        here.next(1, 0.01, everyone=True, before=None)
+        arrivals.next(1, 0.01, everyone=True, before=None)
     comes("birch", key)
-    assert here.next(1, 5.0, everyone=True, before=None) == ("ash",)
-    assert here.next(1, 5.0, everyone=False, before=None) == ("cedar",)
-    here.free(("cedar",), Key(0, 2))
+    assert arrivals.next(1, 5.0, everyone=True, before=None) == ("ash",)
+    assert arrivals.next(1, 5.0, everyone=False, before=None) == ("cedar",)
+    arrivals.free(("cedar",), Key(0, 2))
     comes("cedar", Key(0, 2))
-    assert here.next(1, 5.0, everyone=False, before=None) == (
+    assert arrivals.next(1, 5.0, everyone=False, before=None) == (
         "birch",
     )  # it has been waiting for longer
-    assert here.next(1, 5.0, everyone=False, before=None) == ("cedar",)
+    assert arrivals.next(1, 5.0, everyone=False, before=None) == ("cedar",)
 
 
 def test_a_silo_that_dies_is_named():

@@ -36,7 +36,7 @@ def name(algorithm):
 
 
 class Died(BaseException):
-    """The party's process is gone: no word to anyone."""
+    """The party's process dies without a message."""
 
 
 class HoldingBack(MemoryTransport):
@@ -58,8 +58,8 @@ class HoldingBack(MemoryTransport):
 
     def release(self):
         with self._lock:
-            kept, self._kept = self._kept, []
-            for late in kept:
+            delayed, self._kept = self._kept, []
+            for late in delayed:
                 super().send(late)
 
 
@@ -77,7 +77,7 @@ class Deadly(MemoryTransport):
 
 
 class Frozen(MemoryTransport):
-    """A party hangs where it would send what `hangs` says, until somebody gives up on it."""
+    """A party hangs instead of sending what `hangs` says, until another party gives up on it."""
 
     def __init__(self, parties, hangs):
         super().__init__(parties)
@@ -98,7 +98,7 @@ def is_(kind, round, source):
 
 
 def live(algorithm, transport, waits=SKIP, rounds=ROUNDS, schedule=None, on_round=None):
-    """Every party in its own thread; one that dies goes without a word."""
+    """Every party in its own thread; a party that dies sends nothing more."""
     rows, learn = placement(), task()
     shapes = Run(algorithm, learn, rows, precision="float64").shapes
 
@@ -130,12 +130,12 @@ def parties():
 
 
 def of(apart, field):
-    """A field of the state at every party that is still there."""
-    found = {}
+    """A field of the state at every remaining party."""
+    values = {}
     for group, state in apart.states.items():
         if state is not None:
-            found.update(apart.engines[group].read(getattr(state, field)))
-    return found
+            values.update(apart.engines[group].read(getattr(state, field)))
+    return values
 
 
 def assert_replays(apart, algorithm, rounds=ROUNDS):
@@ -152,17 +152,17 @@ def assert_replays(apart, algorithm, rounds=ROUNDS):
             schedule=apart.record,
         ).fit(rounds)
         for field in algorithm.State._fields:
-            wanted = again.fed.read(getattr(again.state, field))
-            found = of(apart, field)
-            wanted = {party: wanted[party] for party in found}
-            assert tree.largest_difference(found, wanted) <= tolerance
+            expected = again.fed.read(getattr(again.state, field))
+            values = of(apart, field)
+            expected = {party: expected[party] for party in values}
+            assert tree.largest_difference(values, expected) <= tolerance
         assert list(apart.ledger) == list(again.ledger)
 
 
 @pytest.mark.parametrize("algorithm", [ALGORITHM, PERSONAL, COUNTING], ids=name)
 @pytest.mark.parametrize("kind", ["embedding", "update"])
 def test_a_late_client_is_absent_and_comes_back(kind, algorithm):
-    """Its message comes after the hub has gone on: dropped, and the client learns of it."""
+    """Its message arrives after the hub has continued: it is dropped, and the client is told."""
     goes_on = {"embedding": ("rest", 1), "update": ("model", 2)}[kind]
     transport = HoldingBack(parties(), is_(kind, 1, LATE), is_(*goes_on, "ash"))
     apart = live(algorithm, transport)
@@ -197,7 +197,7 @@ def test_death_between_gather_and_mean():
 
 
 def test_nobody_left_in_a_silo():
-    """No row is complete any more: the other silos stop learning, and nobody fails."""
+    """No row is complete any more: the other silos stop learning, without a failure."""
     dead = {Client("birch", "0"), Client("birch", "1")}
     transport = Deadly(
         parties(), lambda m: m.source in dead and m.kind == "embedding" and m.key.round == 2
@@ -239,8 +239,8 @@ def test_a_client_that_is_left_out_for_long_does_not_lose_patience():
 def test_late_clients_in_a_chain_of_moves():
     """Private labels chain two upward waits before a hub hears from another: nobody is lost."""
     algorithm = TDCDPrivateLabels(local_steps=2, lr=0.2, batch=20)
-    held = [is_("embedding", 1, Client("cedar", "1")), is_("derivative", 1, LATE)]
-    transport = HoldingBack(parties(), lambda m: any(late(m) for late in held))
+    delayed_messages = [is_("embedding", 1, Client("cedar", "1")), is_("derivative", 1, LATE)]
+    transport = HoldingBack(parties(), lambda m: any(late(m) for late in delayed_messages))
     apart = live(algorithm, transport, Waits(up=1.0, patience=1.0), 3)
     assert Client("cedar", "1").name in apart.record.dropped[Moment(1, "embedding")]["cedar"]
     assert_replays(apart, algorithm, 3)
@@ -252,13 +252,13 @@ def quorum(quorum, up=1.0, patience=20.0):
 
 def test_a_quorum_is_waited_for_beyond_the_deadline():
     """Late for its deadline, which does not count while too few have answered."""
-    came, clients = threading.Event(), len(placement().topology.clients["ash"])
-    transport = HoldingBack(parties(), is_("embedding", 1, LATE), lambda m: came.is_set())
+    answers, clients = threading.Event(), len(placement().topology.clients["ash"])
+    transport = HoldingBack(parties(), is_("embedding", 1, LATE), lambda m: answers.is_set())
 
     def then(fed, done):
         """The others have long answered; after the deadline, anything that is sent brings it."""
         if fed.hosted == {"cedar"} and done == 1:
-            threading.Timer(2.5, lambda: (came.set(), transport.release())).start()
+            threading.Timer(2.5, lambda: (answers.set(), transport.release())).start()
 
     apart = live(ALGORITHM, transport, quorum(clients), on_round=then)
     assert apart.record.dropped == {}
@@ -308,7 +308,7 @@ def test_kept_state_counts_where_its_move_or_a_later_one_was_accepted(receipt, c
 
 
 class Hasty(Personal):
-    """Looks at what it has kept before its hub has said whether it counts."""
+    """Reads kept state before its hub has confirmed it."""
 
     def round(self, fed, state, draw):
         new = super().round(fed, state, draw)

@@ -29,7 +29,7 @@ def odd_widths(part):
 
 
 def each_of_its_width(fed):
-    """At every hub as many numbers as its place says: a value whose shapes differ."""
+    """A value with a different shape at each hub."""
     values = {silo: torch.ones(place + 1) for place, silo in enumerate(fed.silos)}
     return fed.place_hubs(values)
 
@@ -40,15 +40,15 @@ def test_silos_that_are_alike_are_one_lot_and_still_themselves(clients):
     task = Task({f"s{j}": mlp(5, [6], 3) for j in range(3)}, "cross-entropy")
     rule = TDCD(local_steps=2, lr=0.1, batch=17, weighting="participants")
     runs = [Run(rule, task, data, engine=e, precision="float64") for e in ("stacked", "reference")]
-    found = []
+    values = []
     for run in runs:
         fed, state = run.fed, run.fit(2).state
         fed.begin(2)
         batch_k, rows = fed.minibatch(torch.arange(20))
         theta_k = fed.to_clients(MODEL, state.theta)
         phi_k = fed.at_clients(asks_for_its_silo, fed.part, theta_k, batch_k)
-        found.append(fed.read(fed.gather(EMBEDDING, phi_k, rows)))
-    assert tree.largest_difference(*found) < 1e-12
+        values.append(fed.read(fed.gather(EMBEDDING, phi_k, rows)))
+    assert tree.largest_difference(*values) < 1e-12
     fast = runs[0].fed
     assert fast._plan.alike == [("s0", "s1", "s2")]
     assert asks_for_its_silo in fast._execution.named
@@ -62,17 +62,17 @@ def test_silos_that_are_alike_are_one_lot_and_still_themselves(clients):
 
 
 def test_clients_of_silos_that_are_alike_may_have_values_of_different_shapes():
-    """They are together with those of their shape only."""
+    """They share chunks with silos of their shape only."""
     data = federation((5,), classes=3, clients=(4, 3))
     task = Task(dict.fromkeys(("s0", "s1"), mlp(5, [6], 3)), "cross-entropy")
-    found = []
+    values = []
     for engine in ("stacked", "reference"):
         fed = Run(TDCD(batch=17), task, data, engine=engine, precision="float64").fed
         fed.begin(0)
         own_k = fed.spread(VALUE, fed.at_hubs(odd_widths, fed.part))
-        found.append(fed.read(fed.collect(VALUE, fed.at_clients(twice, own_k))))
-    assert tree.largest_difference(*found) == 0
-    assert [len(v) for v in found[0]["s1"].values()] == [1, 2, 1]
+        values.append(fed.read(fed.collect(VALUE, fed.at_clients(twice, own_k))))
+    assert tree.largest_difference(*values) == 0
+    assert [len(v) for v in values[0]["s1"].values()] == [1, 2, 1]
 
 
 def test_large_models_are_computed_silo_by_silo():

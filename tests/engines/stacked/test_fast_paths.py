@@ -1,4 +1,5 @@
-"""Every saving of the stacked engine against the plain way, and against the reference engine."""
+"""Every optimisation of the stacked engine, compared with the plain way and with the reference
+engine."""
 
 import sys
 
@@ -47,9 +48,9 @@ def test_derivatives_are_those_of_torch_func():
     params = {"w": torch.randn(3, 2), "unused": torch.randn(4)}
     x, y = torch.randn(5, 3) / 9, torch.randn(5, 2) / 9
     for argnums in (0, 1, (0, 2)):
-        mine, wanted = (g(objective, argnums)(params, x, y) for g in (grad, torch.func.grad))
-        assert tree.signature(mine) == tree.signature(wanted)
-        assert tree.largest_difference(mine, wanted) < 1e-6
+        actual, expected = (g(objective, argnums)(params, x, y) for g in (grad, torch.func.grad))
+        assert tree.signature(actual) == tree.signature(expected)
+        assert tree.largest_difference(actual, expected) < 1e-6
     assert not grad(objective)(params, x, y)["w"].requires_grad
     assert tree.largest_difference(grad(lambda a: torch.ones(()))(x), torch.zeros(5, 3)) == 0
 
@@ -67,7 +68,7 @@ def test_derivatives_inside_derivatives():
 
 @pytest.mark.parametrize("known", [True, False])
 def test_derivatives_inside_vmap_are_those_of_torch_func(request, known):
-    """By the steps of torch.func.grad, or by itself where torch has these no longer."""
+    """By private parts of torch.func.grad, or without them."""
     if not known:
         before = use_levels(PublicLevels())
         assert type(before) is not PublicLevels
@@ -75,16 +76,16 @@ def test_derivatives_inside_vmap_are_those_of_torch_func(request, known):
     params = {"w": torch.randn(4, 3, 2), "unused": torch.randn(4, 4)}
     x, y = torch.randn(4, 5, 3) / 9, torch.randn(4, 5, 2) / 9
     for argnums in (0, 1, (0, 2)):
-        mine, wanted = (
+        actual, expected = (
             torch.func.vmap(g(objective, argnums))(params, x, y) for g in (grad, torch.func.grad)
         )
-        assert tree.signature(mine) == tree.signature(wanted)
-        assert tree.largest_difference(mine, wanted) == 0
+        assert tree.signature(actual) == tree.signature(expected)
+        assert tree.largest_difference(actual, expected) == 0
     shared = {name: a[0] for name, a in params.items()}
-    mine, wanted = (
+    actual, expected = (
         torch.func.vmap(g(objective), (None, 0, 0))(shared, x, y) for g in (grad, torch.func.grad)
     )
-    assert tree.largest_difference(mine, wanted) == 0
+    assert tree.largest_difference(actual, expected) == 0
 
 
 @pytest.mark.parametrize("name", list(losses))
@@ -94,14 +95,14 @@ def test_losses_know_their_derivatives(name):
     scores = 5 * torch.randn(9, width, dtype=torch.float64, generator=draw)
     y = torch.randint(2, (9,) if loss.goal != "number" else (9, 4), generator=draw)
     y = loss.labels(y, torch.float64)
-    wanted = torch.func.grad(lambda z: loss.rows(z, y).sum())(scores)
+    expected = torch.func.grad(lambda z: loss.rows(z, y).sum())(scores)
     for slopes in (loss.gradients(scores, y), Loss.gradients(loss, scores, y)):
         assert slopes.shape == scores.shape
-        assert float((slopes - wanted).abs().max()) < 1e-12
+        assert float((slopes - expected).abs().max()) < 1e-12
 
 
 class Twice(nn.Module):
-    """Two layers with one weight, beside one that does not train."""
+    """Two layers that share a weight, and one that is not trained."""
 
     def __init__(self):
         super().__init__()
@@ -134,11 +135,11 @@ def test_cross_entropy_and_its_slopes_are_torch_s(classes, size):
     draw = torch.Generator().manual_seed(classes)
     scores = size * torch.randn(50, classes, dtype=torch.float64, generator=draw)
     labels = torch.randint(classes, (50,), generator=draw)
-    wanted = torch.nn.functional.cross_entropy(scores, labels, reduction="none")
+    expected = torch.nn.functional.cross_entropy(scores, labels, reduction="none")
     loss = CrossEntropy()
-    torch.testing.assert_close(loss.rows(scores, labels), wanted, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(loss.rows(scores, labels), expected, rtol=1e-12, atol=1e-12)
     in_single = loss.rows(scores.float(), labels)
-    torch.testing.assert_close(in_single, wanted.float(), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(in_single, expected.float(), rtol=1e-5, atol=1e-5)
     slopes = torch.func.grad(lambda z: loss.rows(z, labels).sum())(scores)
     fresh = scores.clone().requires_grad_()
     torch.nn.functional.cross_entropy(fresh, labels, reduction="sum").backward()
@@ -219,8 +220,8 @@ def test_what_cannot_be_traced_is_called():
 
     replayer = Replayer(1)
     for number in (1.0, -1.0, 2.0, -2.0, 3.0):
-        told = replayer("looking", looking, [torch.tensor([number])])
-        assert told.tolist() == [number + (1 if number > 0 else -1)]
+        result = replayer("looking", looking, [torch.tensor([number])])
+        assert result.tolist() == [number + (1 if number > 0 else -1)]
     assert len(calls) >= 5
 
 
@@ -301,7 +302,7 @@ def test_a_bias_added_afterwards_is_the_same():
         )
 
     class Noted(TorchFunctionMode):
-        """The biases that convolutions are given in the end."""
+        """Notes the biases that convolutions get."""
 
         def __torch_function__(self, func, types, args=(), kwargs=None):
             if func in convolutions.BIAS_ADDED_AFTER:
@@ -309,7 +310,7 @@ def test_a_bias_added_afterwards_is_the_same():
             return func(*args, **(kwargs or {}))
 
     biases = []
-    wanted = all_ways()
+    expected = all_ways()
     with Noted(), ReplacedLayers(convolutions.BIAS_ADDED_AFTER):
         found = all_ways()
         assert any(bias is not None for bias in biases)
@@ -317,14 +318,14 @@ def test_a_bias_added_afterwards_is_the_same():
         with torch.autocast("cpu", torch.bfloat16):  # inside, as an engine's local work has it
             short = all_ways()
     assert biases == [None] * len(found)
-    assert all(map(torch.equal, found, wanted))
+    assert all(map(torch.equal, found, expected))
     assert {a.dtype for a in short[:4]} == {torch.bfloat16}
-    assert tree.largest_difference([a.float() for a in short], list(wanted)) < 0.2
+    assert tree.largest_difference([a.float() for a in short], list(expected)) < 0.2
 
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_convolutions_of_many_clients(monkeypatch, shared):
-    """A ResNet's, strides and all, by either way: derivatives as torch has them."""
+    """A ResNet's convolutions with strides, by either way: gradients as torch's."""
     used = []
     plain = products.product
     monkeypatch.setattr(products, "product", lambda *a: used.append(1) or plain(*a))
@@ -335,37 +336,37 @@ def test_convolutions_of_many_clients(monkeypatch, shared):
     if not shared:
         params = {k: torch.stack([v, 1.01 * v, 0.99 * v]) for k, v in params.items()}
 
-    def loss(mine, rows):
-        return torch.func.functional_call(module, mine, (rows,)).square().sum()
+    def loss(actual, rows):
+        return torch.func.functional_call(module, actual, (rows,)).square().sum()
 
     along = (None if shared else 0, 0)
     slopes = torch.func.vmap(torch.func.grad(loss, argnums=(0, 1)), in_dims=along)
-    wanted = slopes(params, x)
+    expected = slopes(params, x)
     with convolutions.Convolutions():
         found = slopes(params, x)
-    size = max(float(a.abs().max()) for a in tree.tensors(wanted))
-    assert tree.largest_difference(found, wanted) < 1e-12 * size
+    size = max(float(a.abs().max()) for a in tree.tensors(expected))
+    assert tree.largest_difference(found, expected) < 1e-12 * size
     assert bool(used) == (not shared)  # the last layers have more weights than positions
 
 
 @pytest.mark.parametrize(("kind", "close"), [(torch.float64, 1e-13), (torch.float32, 1e-5)])
 @pytest.mark.parametrize(("channels", "taps", "stride"), [(3, 3, 1), (3, 3, 2), (8, 1, 2)])
 def test_convolutions_as_products(kind, close, channels, taps, stride):
-    """And their derivatives, of three clients: also where what an output sees is an odd number."""
+    """And their gradients, for three clients; also where a window has an odd number of elements."""
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(5, 3 * channels, 6, 4, generator=draw, dtype=kind)
     weight = torch.randn(3 * 8, channels, taps, taps, generator=draw, dtype=kind)
     how = [stride, stride], [taps // 2, taps // 2]
     as_torch = *how, [1, 1], False, [0, 0], 3
-    wanted = torch.ops.aten.convolution(x, weight, None, *as_torch)
-    slope = torch.randn(wanted.shape, generator=draw, dtype=kind)
+    expected = torch.ops.aten.convolution(x, weight, None, *as_torch)
+    slope = torch.randn(expected.shape, generator=draw, dtype=kind)
     given = slope, x, weight, None, *as_torch, [True, True, False]
     slopes = torch.ops.aten.convolution_backward(*given)[:2]
     found = [products.product(x, weight, *how, 3)]
     found += [f(slope, x, weight, *how, 3) for f in (products.by_image, products.by_weight)]
-    for mine, theirs in zip(found, (wanted, *slopes), strict=True):
-        assert mine.shape == theirs.shape
-        assert float((mine - theirs).abs().max()) <= close * float(theirs.abs().max())
+    for actual, theirs in zip(found, (expected, *slopes), strict=True):
+        assert actual.shape == theirs.shape
+        assert float((actual - theirs).abs().max()) <= close * float(theirs.abs().max())
 
 
 def test_a_gpu_sees_few_different_numbers_of_rows():
@@ -393,8 +394,8 @@ def test_every_client_is_in_one_chunk():
         assert sorted(np.concatenate(cuts)) == places.tolist()
         for cut in cuts:
             most = max(1, widths[cut // 2].max())
-            held = len(cut) * (cost.weights + most * cost.row)
-            assert len(cut) == 1 or held <= cost.limits.chunk or cost.most is not None
+            masks = len(cut) * (cost.weights + most * cost.row)
+            assert len(cut) == 1 or masks <= cost.limits.chunk or cost.most is not None
             assert len(cut) <= (cost.most or len(places))
     assert len(costing(1, 1, chunk=10**9, padding=10**9).cut(places, widths)) == 1
     assert len(costing(1, 1, chunk=10**9, padding=5).cut(places, widths)) > 3
@@ -470,7 +471,7 @@ def test_of_a_minibatch_only_so_many_bytes_are_kept():
 @pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 def test_work_of_threads_is_traced_between_rounds(precision):
-    """With other numbers of clients and rows, and the same bits."""
+    """Also for other numbers of clients and rows, with the same bits."""
     limits = Limits(traced_seconds=0.0, thread_rows=0)
     draw = torch.Generator().manual_seed(0)
     x = {"a": torch.randn(300, 1, 8, 6, generator=draw)}
@@ -486,4 +487,4 @@ def test_work_of_threads_is_traced_between_rounds(precision):
     assert tree.largest_difference(plain.predict(), fast.predict()) == 0
     entries = list(fast.fed.executors["traced"].replayer.entries.values())
     assert any(len(entry.known) > 3 for entry in entries)
-    assert all(held for entry in entries for held in entry.known.values())
+    assert all(masks for entry in entries for masks in entry.known.values())

@@ -1,4 +1,4 @@
-"""Copies of N x K models are never resident: what is held grows with the chunk, not with K."""
+"""Models of all clients are never in memory together: memory grows with the chunk, not with K."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What a round and a look compute, they compute once: what is the same is not done again."""
+"""A round, and an evaluation, compute the same value only once."""
 
 from dataclasses import replace
 
@@ -110,7 +110,7 @@ def test_what_is_not_finite_is_still_found():
 
 @pytest.mark.parametrize("engine", ["stacked", "reference"])
 def test_what_is_not_finite_is_found_though_nobody_sends_it(engine):
-    """Of a silo whose clients are all away: its hub's own model stays as it was."""
+    """If all clients of a silo are absent, its hub's model does not change."""
     away = Scripted({Moment(2): {"b": ["0", "1", "2", "3"]}})
     run = small(engine=engine, schedule=away).fit(2)
     theta = run.state.theta
@@ -123,21 +123,21 @@ def test_what_is_not_finite_is_found_though_nobody_sends_it(engine):
 @pytest.mark.parametrize("clients", [1, 4])
 @pytest.mark.parametrize("shape", [(60,), (1, 60), (2, 60), (2, 30), (30,)])
 def test_all_rows_in_their_order_are_rows_as_any(clients, shape):
-    """Of one minibatch or several."""
+    """For one minibatch or several."""
     draw = torch.Generator().manual_seed(0)
     x = {silo: torch.randn(60, 3, generator=draw) for silo in ("a", "b")}
     data = partition(x, torch.randn(60, generator=draw), dict.fromkeys(x, clients))
     task = Task({silo: linear(3) for silo in x}, "squared")
     ids = (torch.arange(int(np.prod(shape))) % 60).reshape(shape)
-    found = []
+    repeats = []
     for engine in ("stacked", "reference"):
         run = Run(TDCD(batch=12), task, data, engine=engine, precision="float64")
         fed, theta = run.fed, run.algorithm.start(run.fed).theta
         fed.begin(0)
         batch_k, where = fed.minibatch(ids)
         phi_k = fed.at_clients(local.embed, fed.part, fed.to_clients(MODEL, theta), batch_k)
-        found.append((fed.read(batch_k), fed.read(fed.gather(EMBEDDING, phi_k, where))))
-    (mine, gathered), (theirs, wanted) = found
-    assert tree.largest_difference(gathered, wanted) < 1e-12
+        repeats.append((fed.read(batch_k), fed.read(fed.gather(EMBEDDING, phi_k, where))))
+    (order, gathered), (theirs, expected) = repeats
+    assert tree.largest_difference(gathered, expected) < 1e-12
     for client, batch in theirs.items():
-        assert torch.equal(mine[client].x[mine[client].mask], batch.x[batch.mask])
+        assert torch.equal(order[client].x[order[client].mask], batch.x[batch.mask])

@@ -1,4 +1,5 @@
-"""What many clients compute at once because it is the same: against each by itself."""
+"""Pooling: what many clients compute at once because it is the same, compared with each client
+alone."""
 
 from collections import Counter
 from dataclasses import fields, replace
@@ -38,33 +39,35 @@ POOLED = Limits(few_rows=0)  # however few rows a silo has
 
 
 def both(rule, what, rows, **options):
-    """The same on both engines."""
+    """The same run on both engines."""
     made = {"precision": "float64", "seed": 3, "limits": POOLED, **options}
     return [Run(rule, what, rows, engine=name, **made) for name in ("stacked", "reference")]
 
 
 def apart(fast, plain, rounds):
-    """How far blocks are apart after so many rounds, and whether the same was sent."""
+    """The largest difference of blocks after some rounds; ledgers must be equal."""
     for run in (fast, plain):
         run.fit(rounds)
-    found = [run.algorithm.blocks(run.fed, run.state) for run in (fast, plain)]
+    pooled_chunks = [run.algorithm.blocks(run.fed, run.state) for run in (fast, plain)]
     assert list(fast.ledger) == list(plain.ledger)
-    return tree.largest_difference(*found)
+    return tree.largest_difference(*pooled_chunks)
 
 
 @pytest.fixture
 def pooled(monkeypatch):
-    """The pools that were computed: silos, rows and whether for a mean."""
-    found = []
+    """The pooled chunks that were computed: silos, rows, and whether for a mean."""
+    pooled_chunks = []
 
     class Noted(pooling.Pooling):
         def chunks(self, pieces):
             for chunk in super().chunks(pieces):
-                found.append((chunk.silos, chunk.pool.at.shape[1], chunk.pool.weights is not None))
+                pooled_chunks.append(
+                    (chunk.silos, chunk.pool.at.shape[1], chunk.pool.weights is not None)
+                )
                 yield chunk
 
     monkeypatch.setattr("fedloom.engines.stacked.plan.Pooling", Noted)
-    return found
+    return pooled_chunks
 
 
 SETTINGS = {
@@ -111,7 +114,7 @@ MEANS = {"alone", "fedavg", "fedbcd", "splitnn-async", "tdcd", "vafl"}
 
 @pytest.mark.parametrize("name", sorted(algorithms))
 def test_every_algorithm_with_one_step(pooled, name):
-    """Also those that have no step that can be pooled."""
+    """Also algorithms without a step that can be pooled."""
     for example in examples_of(algorithms[name]):
         steps = {field.name: 1 for field in fields(example) if field.name == "local_steps"}
         rule = replace(example, **steps)
@@ -121,7 +124,7 @@ def test_every_algorithm_with_one_step(pooled, name):
 
 
 def test_where_it_does_not_hold_it_is_not_done(pooled):
-    """Several steps, clients that are weighed, or a user's own number of clients at once."""
+    """Several steps, weighted clients, or a user's own chunk."""
     for settings, options in [
         ({"local_steps": 2}, {}),
         ({"local_steps": 1, "weighting": "rows"}, {}),
@@ -148,16 +151,17 @@ def test_work_must_say_that_it_may_be_pooled():
     assert rows_of(said) is rows
     assert rows_of_mean(said) is None
     assert rows_of(fed.at_clients(own, part, theta_k, batch_k)) is None
-    held = fed.hold(theta_k)  # each client's own
-    assert rows_of(fed.at_clients(local.embed, part, held, batch_k)) is None
+    has_rows = fed.hold(theta_k)  # each client's own
+    assert rows_of(fed.at_clients(local.embed, part, has_rows, batch_k)) is None
     other, _ = fed.minibatch(torch.arange(17))
     both_k = fed.at_clients(local.embed, part, theta_k, batch_k, other)
     assert rows_of(both_k) is None
 
 
 def test_a_mean_of_those_who_have_none_of_the_rows(pooled):
-    """Who has them is away. The others are there, and take no step: their mean is what they got."""
-    data, rule, found = federation(), TDCD(local_steps=1, lr=0.3, batch=5), []
+    """The clients with rows are absent. The others are present and take no step: their mean is the
+    hub's value."""
+    data, rule, pooled_chunks = federation(), TDCD(local_steps=1, lr=0.3, batch=5), []
     (own, *_), (first, *_) = data.held("s0").values(), data.held("s1").values()
     gone = Scripted({Moment(0): {"s0": ["0"], "s1": ["0"]}})
     ids = torch.tensor([row for row in own.tolist() if row in first.tolist()])
@@ -173,22 +177,22 @@ def test_a_mean_of_those_who_have_none_of_the_rows(pooled):
         nothing = fed.place_hubs(tree.map_tensors(torch.zeros_like, theta.held()))
         mean = fed.read(fed.mean(UPDATE, trained_k, otherwise=nothing))
         assert tree.largest_difference(mean, fed.read(theta)) < 1e-12
-        found.append(mean)
-    assert tree.largest_difference(*found) < 1e-12
+        pooled_chunks.append(mean)
+    assert tree.largest_difference(*pooled_chunks) < 1e-12
     assert {mean for _, _, mean in pooled} == {True}
 
 
 @in_shares
 def by_both(part, theta, rest, batch):
-    """A step by the rows that count, and by all that the client has."""
+    """A step by the rows that count, compared with one by all of a client's rows."""
     counting = local.mean_over(rest.mask, batch.y.double())
     more = 10 * local.mean_over(batch.mask, batch.y.double())
     return tree.map_tensors(lambda a: a + counting + more, theta)
 
 
 def test_rows_that_count_and_rows_that_are_there(pooled):
-    """A client of the other silo is away: its rows do not count, but they are there."""
-    rule, found = TDCD(local_steps=1, lr=0.3, batch=17), []
+    """A client of the other silo is absent: its rows are present, but do not count."""
+    rule, pooled_chunks = TDCD(local_steps=1, lr=0.3, batch=17), []
     gone = Scripted({Moment(0): {"s1": ["1", "4"]}})
     for run in both(rule, task(), federation(), schedule=gone):
         fed, theta = run.fed, rule.start(run.fed).theta
@@ -199,8 +203,8 @@ def test_rows_that_count_and_rows_that_are_there(pooled):
         rest = fed.at_hubs(local.sum_of_others, fed.part, fed.exchange(HUB_EMBEDDING, phi))
         rest_k = fed.scatter(REST, rest, rows)
         new_k = fed.at_clients(by_both, fed.part, theta_k, rest_k, batch_k, steps=1)
-        found.append(fed.read(fed.mean(UPDATE, new_k, otherwise=theta)))
-    assert tree.largest_difference(*found) < 1e-12
+        pooled_chunks.append(fed.read(fed.mean(UPDATE, new_k, otherwise=theta)))
+    assert tree.largest_difference(*pooled_chunks) < 1e-12
     assert True in {mean for _, _, mean in pooled}
 
 
@@ -227,7 +231,7 @@ def test_one_client_without_rows_stands_for_all(monkeypatch, weighting, schedule
 @pytest.mark.parametrize("budget", [1, 900, 1500])
 @pytest.mark.parametrize("weighting", ["uniform", "rows"])
 def test_it_stands_for_them_in_one_of_several_chunks(weighting, budget):
-    """The chunks' sums have weights in one and none in the others, in any order."""
+    """Sums of chunks with and without weights, in any order."""
     rule = TDCD(local_steps=2, lr=0.3, batch=5, weighting=weighting)
     runs = both(rule, task(), federation(clients=(9, 12)), limits=Limits(chunk=budget))
     assert apart(*runs, 12) < 1e-12

@@ -32,8 +32,8 @@ def ahead(items: Iterable[T], work: Callable[[T], object]) -> Iterator[T]:
         while waiting:
             yield _done(*waiting.popleft())
     finally:
-        for _, left in waiting:
-            left.cancel()
+        for _, future in waiting:
+            future.cancel()
 
 
 @contextmanager

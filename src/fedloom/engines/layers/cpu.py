@@ -102,8 +102,8 @@ def _fake_norm_gradient(
 def _fake_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, *settings: Any) -> Tensor:
     """An empty result, for tracing."""
     stride, padding, dilation, _ = settings
-    each = zip(x.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True)
-    sizes_out = ((n + 2 * pad - gap * (k - 1) - 1) // step + 1 for n, k, step, pad, gap in each)
+    axes = zip(x.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True)
+    sizes_out = ((n + 2 * pad - gap * (k - 1) - 1) // step + 1 for n, k, step, pad, gap in axes)
     return _empty(x, (x.shape[0], weight.shape[0], *sizes_out))
 
 
@@ -150,8 +150,8 @@ def _is_amd() -> bool:
 
 def _runs() -> bool:
     try:
-        one = torch.ones(1, 1)
-        return bool(torch.equal(_mkldnn_product(one, one), one))
+        ones = torch.ones(1, 1)
+        return bool(torch.equal(_mkldnn_product(ones, ones), ones))
     except (RuntimeError, AttributeError, NotImplementedError):
         return False
 

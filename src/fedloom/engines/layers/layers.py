@@ -44,8 +44,8 @@ class ConvolutionSettings(NamedTuple):
         """The gradient by x (`of` 0) or by the weights (1)."""
         if self.on_cpu:
             return cpu_ops.convolution_derivative(gradient, x, weight, of, *self[:4])
-        wanted = [of == 0, of == 1, False]
-        return aten.convolution_backward(gradient, x, weight, None, *self.as_args, wanted)[of]
+        needed = [of == 0, of == 1, False]
+        return aten.convolution_backward(gradient, x, weight, None, *self.as_args, needed)[of]
 
     def times(self, clients: int) -> ConvolutionSettings:
         return self._replace(groups=self.groups * clients)

@@ -178,5 +178,5 @@ ON_CPU: Rules = {
 
 
 def _each(setting: Any, axes: int) -> tuple[int, ...]:
-    given = (setting,) if isinstance(setting, int) else tuple(setting)
-    return given * axes if len(given) == 1 else given
+    settings = (setting,) if isinstance(setting, int) else tuple(setting)
+    return settings * axes if len(settings) == 1 else settings

@@ -118,13 +118,13 @@ class PartyEngine(Moves):
         self._pace.end(self._transport, self._next(PACE)[0], self._clients_of, self._waits)
         super().end()
 
-    def _links(self, hub: str, wanted: Bools) -> Bools:
+    def _links(self, hub: str, expected: Bools) -> Bools:
         """Which clients a hub is connected to; without a deadline, all must be."""
         if isinstance(self.schedule, Resumed) and self.schedule.has_begun(self.round):
-            return wanted  # the same clients take part again; the others know it
+            return expected  # the same clients take part again; the others know it
         mailbox = self._transport.mailbox(hub)
         if self._waits.up is not None:
-            clients = [self._clients_of[hub][place] for place in np.flatnonzero(wanted)]
+            clients = [self._clients_of[hub][place] for place in np.flatnonzero(expected)]
             self._quorum.await_links(mailbox, hub, clients, self.round)
         gone = np.array([mailbox.is_gone(client) for client in self._clients_of[hub]], dtype=bool)
         if self._waits.up is None and gone.any():
@@ -253,17 +253,19 @@ class PartyEngine(Moves):
 
     def keep(self, new: AtClients[Any], old: AtClients[Any]) -> AtClients[Any]:
         new_values, old_values = self._hosted(new, "keep"), self._hosted(old, "keep")
-        kept: dict[Client, Any] = {}
+        values: dict[Client, Any] = {}
         for client in self._clients():
             key = self._last_up(client.silo)
             after, before = new_values.raw(client, "keep"), old_values.raw(client, "keep")
             if after is MISSING or not self._present[client]:
-                kept[client] = before
+                values[client] = before
             elif client.silo in self.hosted:
-                kept[client] = after
+                values[client] = after
             else:
-                kept[client] = self.add_pending(client, after, old_values.get(client, "keep"), key)
-        return HostedValues(kept)
+                values[client] = self.add_pending(
+                    client, after, old_values.get(client, "keep"), key
+                )
+        return HostedValues(values)
 
     # Visits
 

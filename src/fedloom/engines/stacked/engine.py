@@ -42,10 +42,10 @@ class StackedEngine(Reduce):
         for silo in self.scope:
             self._last_up(silo)
         counts = self._present() & after.has
-        kept = self._values_by_place(before, before.has & ~counts) | self._values_by_place(
+        values = self._values_by_place(before, before.has & ~counts) | self._values_by_place(
             after, counts
         )
-        return self._stacked(kept)
+        return self._stacked(values)
 
     # Down
 

@@ -173,12 +173,12 @@ class StackedValues(LazyValue):
 
 def stacked_by_shape(each: Mapping[int, Any]) -> Groups:
     """Values by place, in groups that can share a chunk."""
-    alike: dict[Any, list[int]] = {}
+    places_by_shape: dict[Any, list[int]] = {}
     for place, value in each.items():
-        alike.setdefault(tree.signature(value), []).append(place)
+        places_by_shape.setdefault(tree.signature(value), []).append(place)
     return [
         (np.array(places), ChunkValue(stack([each[place] for place in places]), True))
-        for places in alike.values()
+        for places in places_by_shape.values()
     ]
 
 

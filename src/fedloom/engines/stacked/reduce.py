@@ -267,11 +267,17 @@ class Reduce(Booking):
         collected: dict[str, dict[str, Any]] = {silo: {} for silo in self.scope}
         _, moment = self._next_up(kind)
         present = self._shrink_roster(moment, lazy.has)
-        came = self._from_all_ranks(self._values_by_place(lazy, present))
-        for place, value_k in came.items():
+        collected_values = self._from_all_ranks(self._values_by_place(lazy, present))
+        for place, value_k in collected_values.items():
             client = self._axis.client(place)
             self._check_finite(kind, client, value_k)
             collected[client.silo][client.name] = value_k
         for silo in self.scope:
-            self._book("up", kind, silo, present[self._axis.span[silo]], self._bytes(silo, came))
+            self._book(
+                "up",
+                kind,
+                silo,
+                present[self._axis.span[silo]],
+                self._bytes(silo, collected_values),
+            )
         return AtHubs(collected, self.scope)

@@ -172,13 +172,13 @@ def kept_bytes(part: Part) -> int:
     x = part.shapes.made_up(part.silo, 2)[0].to(part.device)
     params = {k: v.to(x.device).requires_grad_() for k, v in part.block.initial(0).items()}
     own = {value.data_ptr() for value in params.values()}
-    kept: dict[int, int] = {}
+    saved: dict[int, int] = {}
 
     def keep(a: Tensor) -> Tensor:
         if a.data_ptr() not in own:
-            kept[a.data_ptr()] = a.numel() * a.element_size()
+            saved[a.data_ptr()] = a.numel() * a.element_size()
         return a
 
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda a: a):
         part.block({k: v.to(part.shapes.dtype) for k, v in params.items()}, x)
-    return sum(kept.values()) // 2 + tree.nbytes(x) // 2
+    return sum(saved.values()) // 2 + tree.nbytes(x) // 2

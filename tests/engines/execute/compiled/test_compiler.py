@@ -1,4 +1,4 @@
-"""Derivatives that are compiled, and products with fewer digits."""
+"""Compiled gradients, and products in lower precision."""
 
 import shutil
 from contextlib import nullcontext
@@ -83,9 +83,9 @@ SLOW = [pytest.mark.slow, needs_compiler]
     ids=["as on a GPU, traced", "bf16, traced", "compiled", "bf16, compiled"],
 )
 def test_convolutions_are_traced_once_for_all_numbers_of_rows(
-    precision, close, ways, compiled, monkeypatch
+    precision, close, contexts, compiled, monkeypatch
 ):
-    monkeypatch.setattr(compiler, "client_convolutions", lambda device: ways())
+    monkeypatch.setattr(compiler, "client_convolutions", lambda device: contexts())
     monkeypatch.setattr(compiler, "compiled", compiled)
     draw = torch.Generator().manual_seed(0)
     x = {"a": torch.randn(120, 2, 7, 6, generator=draw)}
@@ -126,7 +126,7 @@ IMAGES = (6, 2, 5, 4)  # rows, channels, height, width
 )
 @pytest.mark.parametrize("rules", [RULES, ON_CPU], ids=["compiled", "on a CPU"])
 def test_rules_of_layers_are_those_of_each_client(f, shape, weight, rules):
-    """Values and derivatives, also where only one argument is a client's own."""
+    """Values and gradients, also where only one argument differs by client."""
 
     def both(x, w):
         return f(x, w), torch.func.grad(lambda x, w: f(x, w).square().sum(), (0, 1))(x, w)
@@ -134,16 +134,16 @@ def test_rules_of_layers_are_those_of_each_client(f, shape, weight, rules):
     draw = torch.Generator().manual_seed(0)
     x, w = (torch.randn(3, *s, generator=draw, dtype=torch.float64) for s in (shape, weight))
     with ReplacedLayers(rules):  # one by itself
-        found = tree.tensors(both(x[0], w[0]))
-    for a, b in zip(found, tree.tensors(both(x[0], w[0])), strict=True):
+        results = tree.tensors(both(x[0], w[0]))
+    for a, b in zip(results, tree.tensors(both(x[0], w[0])), strict=True):
         assert torch.allclose(a, b, rtol=0, atol=1e-12)
     for dims in ((0, 0), (0, None), (None, 0)):
         given = [a if at == 0 else a[0] for a, at in zip((x, w), dims, strict=True)]
         with ReplacedLayers(rules):
-            found = tree.tensors(vmap(both, dims)(*given))
+            results = tree.tensors(vmap(both, dims)(*given))
         for k in range(3):
             each = [a[k] if at == 0 else a for a, at in zip(given, dims, strict=True)]
-            for a, b in zip(found, tree.tensors(both(*each)), strict=True):
+            for a, b in zip(results, tree.tensors(both(*each)), strict=True):
                 assert torch.allclose(a[k], b, rtol=0, atol=1e-12)
 
 
@@ -156,8 +156,8 @@ def test_what_cannot_be_compiled_runs_as_it_is(rows, monkeypatch, caplog):
     plain.fit(10)
     fast.fit(10)
     assert torch.equal(plain.predict(), fast.predict())
-    told = [line.getMessage() for line in caplog.records if line.levelname == "WARNING"]
-    (line,) = told
+    warnings = [line.getMessage() for line in caplog.records if line.levelname == "WARNING"]
+    (line,) = warnings
     assert line.endswith("runs as it is: no compiler here")
 
 

@@ -1,4 +1,4 @@
-"""Steps that write into tensors which are used again: what was handed out never changes."""
+"""Recorded steps reuse tensors: results that were handed out never change."""
 
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
@@ -20,12 +20,12 @@ def results(a, b, x):
 
 
 def step(given, into):
-    for mine, result in zip(into, results(*given), strict=True):
-        mine.copy_(result)
+    for weights, result in zip(into, results(*given), strict=True):
+        weights.copy_(result)
 
 
 class Calls:
-    """Records by remembering the call, as if what it reads and writes could not be changed."""
+    """A recorder that remembers the call, as if the tensors of a recording were fixed."""
 
     def __init__(self):
         self.made = self.played = 0
@@ -53,68 +53,68 @@ ACTIONS = ["go on", "start", "hold", "hold a view", "let go", "swap"]
 def test_what_is_held_never_changes(actions):
     calls = Calls()
     fast = RecordedStep(step, LIKE, calls, MOST)
-    mine, theirs, held = start(0), start(0), []
+    weights, theirs, kept_results = start(0), start(0), []
     for number, (action, rows) in enumerate(actions):
         if action == "start":
-            mine, theirs = start(number), start(number)
+            weights, theirs = start(number), start(number)
         elif action == "hold":
-            held.append(([*mine], [a.clone() for a in theirs]))
+            kept_results.append(([*weights], [a.clone() for a in theirs]))
         elif action == "hold a view":
-            held.append(([a[1:] for a in mine], [a[1:].clone() for a in theirs]))
-        elif action == "let go" and held:
-            held.pop(0)
-        elif action == "swap" and held:  # go on from what was held, if it is whole
-            known, copy = held[-1]
+            kept_results.append(([a[1:] for a in weights], [a[1:].clone() for a in theirs]))
+        elif action == "let go" and kept_results:
+            kept_results.pop(0)
+        elif action == "swap" and kept_results:  # go on from what was held, if it is whole
+            known, copy = kept_results[-1]
             if known[0].shape == LIKE[0].shape:
-                mine, theirs = known, copy
+                weights, theirs = known, copy
         x = torch.full((rows,), float(number))
-        mine, theirs = fast(*mine, x), list(results(*theirs, x))
-        for found, wanted in [(mine, theirs), *held]:
-            assert all(map(torch.equal, found, wanted))
+        weights, theirs = fast(*weights, x), list(results(*theirs, x))
+        for actual, expected in [(weights, theirs), *kept_results]:
+            assert all(map(torch.equal, actual, expected))
     assert calls.made <= 6
 
 
 def test_steps_in_a_row_are_played_in_place():
-    """Two recordings for each number of rows, whatever was started from; nothing is copied but the
-    start, and what a step of a new size has left."""
+    """Two recordings for each number of rows, whatever the start. Only the start is copied, and the
+    results of a step of a new size."""
     calls, copied = Calls(), []
     fast = RecordedStep(step, LIKE, calls, MOST)
     placed = fast._placed
-    fast._placed = lambda tensors, *how: placed(
+    fast._placed = lambda tensors, *start_from: placed(
         [copied.append(a) or a if a.shape == (3, 2) and _outside(fast, a) else a for a in tensors],
-        *how,
+        *start_from,
     )
     for number in range(4):
-        mine = start(number)
+        weights = start(number)
         for rows in (2, 2, 2, 2, 4, 4, 4):
-            mine = fast(*mine, torch.ones(rows))
-        del mine
+            weights = fast(*weights, torch.ones(rows))
+        del weights
     assert calls.made == 4
     assert calls.played == 4 * 7 - 2
     assert len(copied) == 2 + 3
 
 
 def _outside(fast, a):
-    return all(a.data_ptr() != b.data_ptr() for mine in fast._sets for b in mine)
+    return all(a.data_ptr() != b.data_ptr() for weights in fast._sets for b in weights)
 
 
 def test_rows_that_look_like_a_result_are_rows():
-    """Three rows have the shape of the second result, one or two do not; they share their room."""
+    """Three rows have the shape of the second result, one or two do not; they share memory."""
 
     def rows_first(given, into):
         step((*given[1:], given[0]), into)
 
-    fast, mine, theirs = RecordedStep(rows_first, LIKE, Calls(), MOST), start(0), start(0)
+    fast, weights, theirs = RecordedStep(rows_first, LIKE, Calls(), MOST), start(0), start(0)
     for number, rows in enumerate((3, 3, 3, 1, 1, 1, 2, 2, 3, 5, 5, 4, 4, 5)):
         x = torch.full((rows,), float(number))
-        mine, theirs = fast(x, *mine), results(*theirs, x)
-        assert all(map(torch.equal, mine, theirs))
+        weights, theirs = fast(x, *weights), results(*theirs, x)
+        assert all(map(torch.equal, weights, theirs))
     assert fast._memory[0].numel() == 5
     assert fast._inputs[0, torch.Size([4])].data_ptr() == fast._memory[0].data_ptr()
 
 
 def test_a_recording_is_made_and_played_on_the_gpu_of_its_tensors(monkeypatch):
-    """Made-up GPUs: work on one that is not the current one would not be recorded."""
+    """Fake GPUs: work on a GPU that is not the current one would not be recorded."""
     now, seen = [0], []
 
     @contextmanager
@@ -151,10 +151,10 @@ def test_a_recording_is_made_and_played_on_the_gpu_of_its_tensors(monkeypatch):
 
 def test_there_are_so_many_recordings_and_no_more():
     calls = Calls()
-    fast, mine, theirs = RecordedStep(step, LIKE, calls, 3), start(0), start(0)
+    fast, weights, theirs = RecordedStep(step, LIKE, calls, 3), start(0), start(0)
     for rows in (1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3):
-        mine, theirs = fast(*mine, torch.ones(rows)), results(*theirs, torch.ones(rows))
-        assert all(map(torch.equal, mine, theirs))
+        weights, theirs = fast(*weights, torch.ones(rows)), results(*theirs, torch.ones(rows))
+        assert all(map(torch.equal, weights, theirs))
     assert calls.made == 3
 
 
@@ -162,16 +162,16 @@ def test_what_cannot_be_recorded_is_started_as_before(caplog):
     def cannot(call):
         raise RuntimeError("operation not permitted\nand more lines")
 
-    fast, mine, theirs = RecordedStep(step, LIKE, cannot, MOST), start(0), start(0)
+    fast, weights, theirs = RecordedStep(step, LIKE, cannot, MOST), start(0), start(0)
     for _ in range(5):
-        mine, theirs = fast(*mine, torch.ones(2)), results(*theirs, torch.ones(2))
-        assert all(map(torch.equal, mine, theirs))
+        weights, theirs = fast(*weights, torch.ones(2)), results(*theirs, torch.ones(2))
+        assert all(map(torch.equal, weights, theirs))
     (line,) = [line.getMessage() for line in caplog.records]
     assert line == "a compiled step is launched kernel by kernel: operation not permitted"
 
 
 def test_rounds_are_played(monkeypatch):
-    """Traced, with results in tensors that are given."""
+    """Traced, with results written into given tensors."""
     calls = Calls()
     monkeypatch.setattr(compiler, "recorder", lambda tensors: calls)
     monkeypatch.setattr(compiler, "_by_inductor", lambda graph, fake: graph)

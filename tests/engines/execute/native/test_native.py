@@ -1,4 +1,4 @@
-"""Clients' work, compiled client by client: the numbers of the reference engine."""
+"""Clients' work compiled client by client gives the numbers of the reference engine."""
 
 import logging
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ def rows(clients=(9, 14), columns=5, classes=3, size=120, labels=None):
 
 
 def both(rule, task, data, rounds=5, **options):
-    """The compiled run and the reference, after some rounds, and how far they are apart."""
+    """The compiled run, the reference run, and their difference after some rounds."""
     made = {"precision": "float64", "seed": 3, **options}
     fast = Run(rule, task, data, compile=True, **made).fit(rounds)
     slow = Run(rule, task, data, engine="reference", **made).fit(rounds)
@@ -154,7 +154,7 @@ COMPILED = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_every_algorithm(case):
-    """Whatever of it can be compiled."""
+    """As much of it as can be compiled."""
     task, data = sample_of(CASES[case])
     fast, apart = both(CASES[case], task, data, rounds=3)
     assert apart < 1e-11
@@ -202,7 +202,7 @@ def test_why_work_is_not_compiled_is_said_once(reason, caplog):
 def test_it_is_as_exact_in_single_precision():
     task, data, rule = TASKS["mlp"], rows(), TDCD(local_steps=3, lr=0.1, batch=40)
     exact = Run(rule, task, data, engine="reference", precision="float64", seed=3).fit(20)
-    plain, fast = (Run(rule, task, data, seed=3, compile=how).fit(20) for how in (False, True))
+    plain, fast = (Run(rule, task, data, seed=3, compile=kind).fit(20) for kind in (False, True))
     assert programs(fast)
     plain, fast, exact = (
         tree.widened(run.algorithm.blocks(run.fed, run.state)) for run in (plain, fast, exact)
@@ -218,19 +218,19 @@ def test_bits_do_not_depend_on_threads_or_interruptions():
     task, data, rule = TASKS["mlp"], rows((60, 90), size=400), TDCD(local_steps=3, batch=200)
     made = {"compile": True, "seed": 3, "limits": THREADS}
     before = torch.get_num_threads()
-    found = []
+    names = []
     try:
         for threads in (1, 3):
             torch.set_num_threads(threads)
             straight = Run(rule, task, data, **made).fit(6)
             broken = Run(rule, task, data, **made).fit(3)
             resumed = Run(rule, task, data, **made).restore(broken.snapshot())
-            found += [straight.predict(), resumed.fit(6).predict()]
+            names += [straight.predict(), resumed.fit(6).predict()]
             assert programs(straight)
             assert programs(resumed)
     finally:
         torch.set_num_threads(before)
-    assert all(torch.equal(a, found[0]) for a in found)
+    assert all(torch.equal(a, names[0]) for a in names)
 
 
 def test_a_compiler_without_threads_makes_a_program_of_one(monkeypatch):
@@ -278,7 +278,7 @@ def test_what_there_is_no_rule_for_runs_as_it_is(caplog):
 
 
 def test_values_of_rows_have_no_mean(caplog):
-    """Also where a hub's own has the shape of one row: it is refused as without compiling."""
+    """Also where a hub's value has the shape of one row: refused as without compiling."""
     fed = Run(TDCD(batch=4), TASKS["no hidden layer"], rows((1, 1)), compile=True).fed
     fed.begin(0)
     batch_k, _ = fed.minibatch(torch.arange(4))

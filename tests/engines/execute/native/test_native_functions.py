@@ -1,4 +1,5 @@
-"""Functions, compiled for clients' rows, are what torch has; single ones and random ones."""
+"""Functions compiled for clients' rows give torch's results: single functions and random
+compositions."""
 
 import numpy as np
 import pytest
@@ -76,13 +77,13 @@ FUNCTIONS = {
 }
 
 
-def compiled(work, tensors, ways, varies):
+def compiled(work, tensors, layouts, varies):
     """A program of work. `varies`: whether each axis of each tensor is along rows."""
     given, form = tree.apart(tuple(tensors))
 
     def written(graph, fake):
         plain = decomposed(graph, fake).graph
-        return Program(Emitter(plain, better_turned(plain)), ways, False, DEFAULT)
+        return Program(Emitter(plain, better_turned(plain)), layouts, False, DEFAULT)
 
     return traced(work, given, form, varies, written)[0]
 
@@ -92,7 +93,7 @@ BAD = [float("nan"), float("inf"), -float("inf"), -0.0, 1e308, -1e-308]
 
 @pytest.mark.parametrize("values", ["numbers", "numbers that are none"])
 def test_functions(values):
-    """Every one, on numbers and on what is infinite or not a number: column by column."""
+    """Every function, on finite numbers, infinities and NaN, column by column."""
 
     def work(x):
         return [f(x).sum(0) for f in FUNCTIONS.values()]
@@ -104,12 +105,12 @@ def test_functions(values):
         x = x.where(torch.eye(5, 6) == 0, torch.tensor(BAD, dtype=torch.float64))
         x[4, 5] = BAD[5]
     one = ClientRows(np.array([0]), np.array([5]), np.array([0]), np.array([1.0]))
-    for name, found, wanted in zip(FUNCTIONS, run(one, [x], 1).results, work(x), strict=True):
-        assert torch.allclose(found[0], wanted, rtol=1e-12, atol=1e-12, equal_nan=True), name
+    for name, results, expected in zip(FUNCTIONS, run(one, [x], 1).results, work(x), strict=True):
+        assert torch.allclose(results[0], expected, rtol=1e-12, atol=1e-12, equal_nan=True), name
 
 
 def step(values, number):
-    """One more value, of two before it."""
+    """One more value, computed from two earlier ones."""
     number, first = divmod(number, len(values))
     number, second = divmod(number, len(values))
     return STEPS[number % len(STEPS)](values[first], values[second])
@@ -118,7 +119,7 @@ def step(values, number):
 @settings(deadline=None, max_examples=25)
 @given(st.data())
 def test_random_functions(data):
-    """Of clients with few rows, one, or none, each of which counts otherwise."""
+    """For clients with few rows, one, or none, and different weights."""
     wide, narrow = data.draw(st.integers(2, 5)), data.draw(st.integers(1, 4))
     count = data.draw(st.integers(1, 7))
     plan = data.draw(st.lists(st.integers(0, 10**5), min_size=count, max_size=count))
@@ -137,7 +138,9 @@ def test_random_functions(data):
     w, v = (torch.randn(*s, generator=draw, dtype=torch.float64) for s in ((wide, narrow), (wide,)))
     x = torch.randn(sum(sizes), narrow, generator=draw, dtype=torch.float64)
     given = x.new_zeros(compiled_sums.TRACED_ROWS, narrow), w, v
-    made = compiled(work, given, ["rows", "same", "same"], [True, False, False, False, False])
+    program_of_work = compiled(
+        work, given, ["rows", "same", "same"], [True, False, False, False, False]
+    )
     starts = torch.tensor([0, *sizes]).cumsum(0)[:-1].numpy()
     every = ClientRows(
         starts,
@@ -145,9 +148,9 @@ def test_random_functions(data):
         torch.zeros(3, dtype=torch.int64).numpy(),
         torch.tensor([1.0, 2.0, 0.5], dtype=torch.float64).numpy(),
     )
-    found = made(every, [x, w, v], 1)
-    wanted = [0.0] * len(found.results)
-    for mine, times in zip(x.split(sizes), (1.0, 2.0, 0.5), strict=True):
-        wanted = [a + times * b for a, b in zip(wanted, work(mine, w, v), strict=True)]
-    for mine, theirs in zip(found.results, wanted, strict=True):
-        assert torch.allclose(mine[0], theirs, rtol=1e-11, atol=1e-11)
+    results = program_of_work(every, [x, w, v], 1)
+    expected = [0.0] * len(results.results)
+    for own_result, times in zip(x.split(sizes), (1.0, 2.0, 0.5), strict=True):
+        expected = [a + times * b for a, b in zip(expected, work(own_result, w, v), strict=True)]
+    for own_result, theirs in zip(results.results, expected, strict=True):
+        assert torch.allclose(own_result[0], theirs, rtol=1e-11, atol=1e-11)

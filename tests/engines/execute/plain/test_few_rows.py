@@ -1,4 +1,4 @@
-"""Local steps of clients with fewer rows than columns, against plain ones."""
+"""Local steps of clients with fewer rows than columns, compared with plain steps."""
 
 from functools import partial
 
@@ -25,7 +25,7 @@ QUICK = Limits(traced_seconds=0.0)
 
 @pytest.fixture
 def taken(monkeypatch):
-    """How often steps were taken in the short way, one entry for each time."""
+    """Has an entry for each time that steps were computed by products of rows."""
     times, steps = [], few_rows.steps
 
     def counting(*args):
@@ -46,7 +46,7 @@ def federation(shape, classes=0, rows=60, clients=(7, 13)):
 
 
 def both(rule, task, data, rounds=4, **options):
-    """What two engines learn."""
+    """The models that two engines learn."""
     runs = (
         Run(rule, task, data, precision="float64", limits=QUICK, **options),
         Run(rule, task, data, precision="float64", engine="reference"),
@@ -114,7 +114,7 @@ def test_the_reference_takes_plain_steps(taken):
 
 
 def test_a_client_without_a_row_that_counts_stays(taken):
-    """Whatever its slope is: here NaN, of rows whose others are missing."""
+    """Whatever its gradient is: here NaN, from rows whose counterparts are missing."""
     x, start = torch.randn(40, 6), Theta({"weight": torch.ones(1, 6)}, {})
     rows = partition({"a": x}, torch.randn(40), {"a": 20})
     part = Run(TDCD(batch=3), Task({"a": linear(6, bias=False)}, "squared"), rows).fed.part
@@ -187,8 +187,8 @@ def test_what_is_traced_for_some_sizes_stays_beside_that_for_others():
     sizes = [2, 3, 4, 8, 9, 10, 3, 9, 2, 8] * 6
     for rows in sizes:
         a = torch.rand(rows, 2) + 1
-        wanted = a.sum(0) if rows > 5 else a.prod(0)
-        torch.testing.assert_close(replayer("f", f, [a]), wanted)
+        expected = a.sum(0) if rows > 5 else a.prod(0)
+        torch.testing.assert_close(replayer("f", f, [a]), expected)
     called.clear()
     for rows in sizes:
         replayer("f", f, [torch.rand(rows, 2)])

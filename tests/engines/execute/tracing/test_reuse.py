@@ -1,4 +1,4 @@
-"""Traced work that writes over what is not needed any more gives the same bits."""
+"""Traced work that reuses memory gives the same bits."""
 
 import pytest
 import torch
@@ -34,9 +34,9 @@ def is_reused(op):
 
 def play(f, *args):
     tensors, form = tree.apart(args)
-    made, shape, *_ = traced(f, tensors, form, [False] * sum(a.ndim for a in tensors))
-    ran = [tree.joined(shape, made(*tensors)) for _ in range(2)]
-    ops = [node.target for node in made.args[0].graph.nodes]
+    graph, shape, *_ = traced(f, tensors, form, [False] * sum(a.ndim for a in tensors))
+    ran = [tree.joined(shape, graph(*tensors)) for _ in range(2)]
+    ops = [node.target for node in graph.args[0].graph.nodes]
     return ran, sum(map(is_reused, ops))
 
 
@@ -47,25 +47,29 @@ def play(f, *args):
         min_size=1,
         max_size=10,
     ),
-    kept=st.sets(st.integers(0, 11), max_size=3),
+    used_later=st.sets(st.integers(0, 11), max_size=3),
     seed=st.integers(0, 100),
 )
-def test_any_program_gives_the_same_bits_and_leaves_its_arguments_alone(steps, kept, seed):
+def test_any_program_gives_the_same_bits_and_leaves_its_arguments_alone(steps, used_later, seed):
     def program(a, b):
         values = [a, b]
         for name, i, j in steps:
             values.append(OPS[name](values[i % len(values)], values[j % len(values)]))
-        return [values[-1] + 0, *(values[k % len(values)] * 1.5 for k in kept), values[-1] @ a]
+        return [
+            values[-1] + 0,
+            *(values[k % len(values)] * 1.5 for k in used_later),
+            values[-1] @ a,
+        ]
 
     draw = torch.Generator().manual_seed(seed)
     args = [torch.randn(SIZE, SIZE, generator=draw, dtype=torch.float64) for _ in range(2)]
     before = [a.clone() for a in args]
     expected = program(*args)
     ran, _ = play(program, *args)
-    for found in ran:
+    for results in ran:
         assert all(
             torch.equal(a.nan_to_num(), b.nan_to_num())
-            for a, b in zip(found, expected, strict=True)
+            for a, b in zip(results, expected, strict=True)
         )
     assert all(map(torch.equal, args, before))
 
@@ -89,7 +93,7 @@ def test_a_step_is_written_over_its_slope():
 
 @pytest.mark.parametrize("idle", [[], [0], [3, 16], list(range(0, 17, 2)), list(range(17))])
 def test_clients_that_do_not_move_stay_where_they_are(idle):
-    """However few they are, and however it is said who moves."""
+    """For any number of moving clients, however the mask is written."""
 
     def step(theta, bias, x, mask):
         slope = torch.bmm(x.transpose(1, 2), torch.bmm(x, theta))
@@ -105,14 +109,14 @@ def test_clients_that_do_not_move_stay_where_they_are(idle):
     given = theta, bias, x, mask
     before = [a.clone() for a in given]
     ran, reused = play(step, *given)
-    for found in ran:
-        assert all(map(torch.equal, found, step(*given)))
+    for results in ran:
+        assert all(map(torch.equal, results, step(*given)))
     assert all(map(torch.equal, given, before))
     assert reused >= 3
 
 
 def test_what_is_called_directly_is_the_same_operation():
-    """Torch's functions by the names of its operations, with arguments as they are traced."""
+    """Calls torch's functions by their operations' names, with the traced arguments."""
     draw = torch.Generator().manual_seed(0)
     a, b, c = (torch.randn(3, 2, 2, generator=draw) for _ in range(3))
     given = {

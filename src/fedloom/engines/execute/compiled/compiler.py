@@ -44,7 +44,7 @@ class Compiler:
         def of_all(batched: Sequence[Tensor]) -> tuple[Tensor, ...]:
             def mapped(*rows: Tensor) -> Any:
                 with client_convolutions(self._device), rows_may_vary():
-                    return vmap(lambda *one: f(*tree.joined(form, one)))(*rows)
+                    return vmap(lambda *row: f(*tree.joined(form, row)))(*rows)
 
             batched = [a.to(self._device) for a in batched]
             full_key = (key, form, len(batched[0]), autocast())
@@ -113,11 +113,11 @@ def _by_inductor(graph: fx.GraphModule, fake: Sequence[Tensor]) -> Callable[...,
     from torch.utils._python_dispatch import _disable_current_modes
 
     with torch.no_grad():
-        made = torch._inductor.compile(graph, list(fake))
+        function = torch._inductor.compile(graph, list(fake))
 
     def play(*tensors: Tensor) -> Sequence[Tensor]:
         with _disable_current_modes():  # their effects are in the compiled code
-            return made(*tensors)
+            return function(*tensors)
 
     return play
 

@@ -72,7 +72,9 @@ class RecordedStep:
         return results
 
     def _new(self) -> list[Tensor]:
-        return [torch.empty_strided(*how, dtype=kind, device=at) for *how, kind, at in self._like]
+        return [
+            torch.empty_strided(*layout, dtype=kind, device=at) for *layout, kind, at in self._like
+        ]
 
     def _from_and_to(
         self, tensors: Sequence[Tensor], carried: Mapping[int, int]
@@ -130,13 +132,13 @@ class RecordedStep:
 
 def _carried(tensors: Sequence[Tensor], results: Sequence[Tensor]) -> dict[int, int]:
     """For each result, the first argument of its shape and type."""
-    left = list(range(len(tensors)))
+    unmatched = list(range(len(tensors)))
     carried = {}
     for j, result in enumerate(results):
         same = (result.shape, result.dtype)
-        i = next((i for i in left if (tensors[i].shape, tensors[i].dtype) == same), None)
+        i = next((i for i in unmatched if (tensors[i].shape, tensors[i].dtype) == same), None)
         if i is not None:
-            left.remove(i)
+            unmatched.remove(i)
             carried[i] = j
     return carried
 

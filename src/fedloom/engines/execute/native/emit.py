@@ -149,7 +149,7 @@ class Emitter:
         elif name in POINTWISE:
             self._fuse(node)
         else:
-            if any(given in self._fused for given in self._inputs(node)):
+            if any(operand in self._fused for operand in self._inputs(node)):
                 self._flush()
             if self._needs_product(self._inputs(node)):
                 self._write_product()
@@ -166,8 +166,8 @@ class Emitter:
             self._product = node, EmittedProduct(self, node)
         elif name in RULES:
             self.values[node] = RULES[name](self, node)
-            for given in self._inputs(node):
-                self._release(given)
+            for operand in self._inputs(node):
+                self._release(operand)
         else:
             raise Unsupported(f"the operation {node.target}")
 
@@ -227,8 +227,8 @@ class Emitter:
         shape, inside = shape_of(group[0]), set(group)
         read = [a for n in group for a in self._inputs(n) if a not in inside]
         fused_with = self._fusable_product(read, inside, shape)
-        given = [self.values[a] for a in read if fused_with is None or a is not fused_with[0]]
-        outside = list(dict.fromkeys(a for a in given if a.value is None))
+        inputs = [self.values[a] for a in read if fused_with is None or a is not fused_with[0]]
+        outside = list(dict.fromkeys(a for a in inputs if a.value is None))
         like = self._layout(shape, outside) if fused_with is None else fused_with[1].layout
         stored = [n for n in group if n in self._outputs or not inside.issuperset(self._users(n))]
         for node in stored:
@@ -247,12 +247,15 @@ class Emitter:
 
         if fused_with is None:
             sizes, strides = loop_axes(shape, [a.along(shape) for a in arrays], like)
-            at = [f"p{i}[{element_index(mine)}]" for i, mine in enumerate(strides)]
+            at = [
+                f"p{i}[{element_index(strides_of_array)}]"
+                for i, strides_of_array in enumerate(strides)
+            ]
             self.call(nested_loops(sizes, body(at, {})), arrays, len(stored))
         else:
-            source, made = fused_with
+            source, product = fused_with
             numbered = range(len(arrays))
-            made.write(
+            product.write(
                 self,
                 arrays,
                 len(stored),
@@ -262,9 +265,9 @@ class Emitter:
             for a in self._inputs(node):
                 self._release(a)
 
-    def _layout(self, shape: Sizes, given: Sequence[Array]) -> Sizes:
+    def _layout(self, shape: Sizes, inputs: Sequence[Array]) -> Sizes:
         """The memory order of most inputs, so that reads are contiguous."""
-        dense = [a.strides for a in given if a.shape == shape and a.dense]
+        dense = [a.strides for a in inputs if a.shape == shape and a.dense]
         return max(dense, key=dense.count) if dense else contiguous_strides(shape)
 
     # A product is written late, so that operations on its result can be fused with it
@@ -278,21 +281,21 @@ class Emitter:
         """The pending product, if only the operations inside need it."""
         if self._product is None or not self._needs_product(read):
             return None
-        node, made = self._product
+        node, candidate = self._product
         alone = inside.issuperset(self._users(node)) and node not in self._outputs
-        if not alone or made.shape != shape or not made.by_row:
+        if not alone or candidate.shape != shape or not candidate.by_row:
             self._write_product()
             return None
         self._product = None
-        return node, made
+        return node, candidate
 
     def _write_product(self) -> None:
         """Write the pending product alone."""
         if self._product is not None:
-            (node, made), self._product = self._product, None
-            self.values[node] = product(self, made)
-            for given in self._inputs(node):
-                self._release(given)
+            (node, product_to_write), self._product = self._product, None
+            self.values[node] = product(self, product_to_write)
+            for operand in self._inputs(node):
+                self._release(operand)
 
     def _operand(self, a: Any, names: dict[fx.Node, str], outside: list[Array]) -> Operand:
         if not isinstance(a, fx.Node):

@@ -81,7 +81,7 @@ def operands(node: fx.Node) -> list[Any]:
     return list(node.args[: ARGUMENTS.get(name_of(node), 3)])
 
 
-def expression(node: fx.Node, given: list[Operand]) -> str:
+def expression(node: fx.Node, args: list[Operand]) -> str:
     """The C expression of an operation on these operands."""
     name, kind = name_of(node), node.meta["val"].dtype
     if kind not in TYPES:
@@ -93,28 +93,28 @@ def expression(node: fx.Node, given: list[Operand]) -> str:
     if name in BINARY:
         if kind == torch.bool and name != "mul":
             raise Unsupported(f"{name} of truth values")
-        a, b = (x.as_(kind) for x in given[:2])
+        a, b = (x.as_(kind) for x in args[:2])
         b = b if more.get("alpha", 1) == 1 else f"{literal(more['alpha'], kind)} * {b}"
         return f"({a} {BINARY[name]} {b})"
     if name in COMPARED:
         vals: list[Any] = [a.meta["val"] if isinstance(a, fx.Node) else a for a in node.args[:2]]
-        a, b = (x.as_(torch.result_type(*vals)) for x in given[:2])
+        a, b = (x.as_(torch.result_type(*vals)) for x in args[:2])
         return f"({a} {COMPARED[name]} {b})"
     if name in LOGICAL:
         within = torch.bool if name.startswith("logical") else kind
-        a, b = (x.as_(within) for x in given[:2])
+        a, b = (x.as_(within) for x in args[:2])
         return f"({a} {LOGICAL[name]} {b})"
     if name in ("logical_not", "bitwise_not"):
         if name == "bitwise_not" and kind != torch.bool:
             raise Unsupported("bits of whole numbers")
-        return f"(!{given[0].as_(torch.bool)})"
+        return f"(!{args[0].as_(torch.bool)})"
     if name == "where":
-        return f"({given[0].as_(torch.bool)} ? {given[1].as_(kind)} : {given[2].as_(kind)})"
+        return f"({args[0].as_(torch.bool)} ? {args[1].as_(kind)} : {args[2].as_(kind)})"
     if name in ("clamp", "clamp_min"):
-        return _clamped(given, kind)
+        return _clamped(args, kind)
     if name == "pow":
-        return _power(given, kind, f)
-    each = [x.as_(kind) for x in given]
+        return _power(args, kind, f)
+    each = [x.as_(kind) for x in args]
     if name in CALLED:
         if not kind.is_floating_point:
             raise Unsupported(f"{name} of whole numbers")
@@ -122,17 +122,17 @@ def expression(node: fx.Node, given: list[Operand]) -> str:
     return WRITTEN[name].format(*each, f=f)
 
 
-def _clamped(given: list[Operand], kind: torch.dtype) -> str:
-    text = given[0].as_(kind)
-    for bound, sign in zip(given[1:], "<>", strict=False):
+def _clamped(args: list[Operand], kind: torch.dtype) -> str:
+    text = args[0].as_(kind)
+    for bound, sign in zip(args[1:], "<>", strict=False):
         if bound.name is not None or bound.value is not None:
             limit = bound.as_(kind)
             text = f"({text} {sign} {limit} ? {limit} : {text})"
     return text
 
 
-def _power(given: list[Operand], kind: torch.dtype, f: str) -> str:
-    a, by = given[0].as_(kind), given[1]
+def _power(args: list[Operand], kind: torch.dtype, f: str) -> str:
+    a, by = args[0].as_(kind), args[1]
     if by.name is None and by.value in (1, 2, 3):
         return "(" + " * ".join([a] * int(by.value)) + ")"
     if not kind.is_floating_point:

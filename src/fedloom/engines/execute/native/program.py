@@ -204,13 +204,13 @@ def _compiled(source: str) -> Any:
     """Compile the source and return its function `run`. Threads are those of the OpenMP library
     that torch has loaded. Without OpenMP, the program has one thread."""
     with TemporaryDirectory(prefix="fedloom") as folder:
-        text, made = Path(folder) / "clients.c", Path(folder) / "clients.so"
+        text, library = Path(folder) / "clients.c", Path(folder) / "clients.so"
         text.write_text(source, encoding="utf-8")
-        command = [*compiler(), *FLAGS, str(text), "-o", str(made), "-lm"]
+        command = [*compiler(), *FLAGS, str(text), "-o", str(library), "-lm"]
         if _refused([*command, OPENMP]) and (why := _refused(command)):
             raise Unsupported(f"{command[0]}: {why}")
         try:
-            run = ctypes.CDLL(str(made)).run
+            run = ctypes.CDLL(str(library)).run
         except OSError as problem:  # a folder mounted noexec, say
             raise Unsupported(str(problem)) from None
     run.restype = None

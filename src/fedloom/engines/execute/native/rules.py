@@ -155,12 +155,16 @@ class EmittedProduct:
 
         def rows(count: int) -> str:
             """Code for several rows at once, which share reads of b."""
-            these = [f"(i + {r})" if r else "i" for r in range(count)]
+            row_indices = [f"(i + {r})" if r else "i" for r in range(count)]
             sums = ", ".join(f"t{r}[{n}]" for r in range(count))
-            begins = " ".join(f"t{r}[j] = {start(i)};" for r, i in enumerate(these))
-            xs = " ".join(f"const {kind} x{r} = {at(0, i, 'k')};" for r, i in enumerate(these))
+            begins = " ".join(f"t{r}[j] = {start(i)};" for r, i in enumerate(row_indices))
+            xs = " ".join(
+                f"const {kind} x{r} = {at(0, i, 'k')};" for r, i in enumerate(row_indices)
+            )
             more = " ".join(f"t{r}[j] += x{r} * y;" for r in range(count))
-            ends = " ".join(f"{{ {finish(other, i, f't{r}[j]')} }}" for r, i in enumerate(these))
+            ends = " ".join(
+                f"{{ {finish(other, i, f't{r}[j]')} }}" for r, i in enumerate(row_indices)
+            )
             return (
                 f"{kind} {sums}; {by_j} {{ {begins} }} "
                 f"{by_k} {{ {xs} {by_j} {{ const {kind} y = {y}; {more} }} }} {by_j} {{ {ends} }}"
@@ -182,10 +186,10 @@ class EmittedProduct:
         emitter.call(text, arrays, results)
 
 
-def product(emitter: Emitter, made: EmittedProduct) -> Array:
+def product(emitter: Emitter, factors: EmittedProduct) -> Array:
     """Write a product to an array of its own."""
-    out = emitter.new(made.kind, made.shape, made.layout)
-    made.write(emitter, [out], 1, lambda at, i, value: f"{at(0, i, 'j')} = {value};")
+    out = emitter.new(factors.kind, factors.shape, factors.layout)
+    factors.write(emitter, [out], 1, lambda at, i, value: f"{at(0, i, 'j')} = {value};")
     return out
 
 

@@ -167,12 +167,12 @@ def _compile(
     began, weighted = time.perf_counter(), len(outputs) > 1
     tensors, form = tree.apart(tuple(_for_one_client(*argument) for argument in arguments))
     layouts = [argument.layout for argument in arguments for _ in tree.tensors(argument.value)]
-    each = zip(tensors, layouts, strict=True)
-    varies = [layout == "rows" and axis == 0 for a, layout in each for axis in range(a.ndim)]
+    pairs = zip(tensors, layouts, strict=True)
+    varies = [layout == "rows" and axis == 0 for a, layout in pairs for axis in range(a.ndim)]
 
     def work(*values: Any) -> Any:
-        known = dict(zip(map(id, leaves), values, strict=True))
-        return tuple(_evaluated(value, known) for value in outputs)
+        by_leaf = dict(zip(map(id, leaves), values, strict=True))
+        return tuple(_evaluated(value, by_leaf) for value in outputs)
 
     def written(graph: fx.GraphModule, fake: Sequence[Tensor]) -> Program:
         plain = decomposed(graph, fake).graph
@@ -198,9 +198,15 @@ def _compile(
         log.warning(REFUSED, name, first_line(problem))
         return None
     log.info("%s was compiled in %.1f s", name, time.perf_counter() - began)
-    made = cast(Program, program)
+    compiled_program = cast(Program, program)
     gives = form_of_outputs[2][-1]
-    return CompiledMean(made, gives, tree.signature(tree.joined(gives, made.like)), unmet, {})
+    return CompiledMean(
+        compiled_program,
+        gives,
+        tree.signature(tree.joined(gives, compiled_program.like)),
+        unmet,
+        {},
+    )
 
 
 def _leaves(outputs: Sequence[Described]) -> list[Described]:
@@ -226,10 +232,10 @@ def _structure(outputs: Sequence[Described], leaves: Sequence[Described]) -> Any
     return tuple(map(of, outputs))
 
 
-def _evaluated(value: Described, known: Mapping[int, Any]) -> Any:
+def _evaluated(value: Described, by_leaf: Mapping[int, Any]) -> Any:
     if value.f is None:
-        return known[id(value)]
-    return giving_tensors(value.f)(*[_evaluated(a, known) for a in value.values])
+        return by_leaf[id(value)]
+    return giving_tensors(value.f)(*[_evaluated(a, by_leaf) for a in value.values])
 
 
 def _for_one_client(value: Any, layout: Layout) -> Any:

@@ -43,8 +43,8 @@ def reuse_memory(graph: fx.Graph) -> None:
     owner: dict[fx.Node, fx.Node] = {}  # of the memory that a node's value is in
     last: dict[fx.Node, int] = {}  # use of an owner's memory
     for at, node in enumerate(nodes):
-        for given in node.all_input_nodes:
-            last[owner[given]] = at
+        for argument in node.all_input_nodes:
+            last[owner[argument]] = at
         owner[node] = owner[node.all_input_nodes[0]] if _is_view(node) else node
         last.setdefault(owner[node], at)
     idle: dict[fx.Node, fx.Node] = {}  # clients, by who moves
@@ -52,10 +52,10 @@ def reuse_memory(graph: fx.Graph) -> None:
         if node.op != "call_function" or node.target not in INTO:
             continue
         op, name, places = INTO[node.target]
-        given = [node.args[place] for place in places]
+        argument = [node.args[place] for place in places]
         free = (
             a
-            for a in given
+            for a in argument
             if isinstance(a, fx.Node)
             and owner[a].target in FRESH
             and last[owner[a]] == at
@@ -67,11 +67,11 @@ def reuse_memory(graph: fx.Graph) -> None:
         with graph.inserting_before(node):
             if node.target == aten.where.self and into is node.args[1] and _by_client(node.args[0]):
                 moves = node.args[0]
-                who = owner[moves] if _all_of(owner[moves], moves) else moves
-                if who not in idle:
-                    with graph.inserting_before(_first_after(who)):
-                        idle[who] = graph.call_function(unmoved, (who,))
-                new = graph.call_function(moved, (moves, idle[who], into, node.args[2]))
+                clients = owner[moves] if _all_of(owner[moves], moves) else moves
+                if clients not in idle:
+                    with graph.inserting_before(_first_after(clients)):
+                        idle[clients] = graph.call_function(unmoved, (clients,))
+                new = graph.call_function(moved, (moves, idle[clients], into, node.args[2]))
             else:
                 new = graph.call_function(op, node.args, {**node.kwargs, name: into})
         new.meta = node.meta
@@ -111,10 +111,10 @@ def _by_client(moves: Any) -> bool:
 
 def _all_of(a: fx.Node, view: fx.Node) -> bool:
     """Whether a view has all numbers of `a`, one for each client, and so in order."""
-    one, other = a.meta.get("val"), view.meta.get("val")
-    if not isinstance(one, Tensor) or not isinstance(other, Tensor) or one.ndim != 1:
+    value, view_value = a.meta.get("val"), view.meta.get("val")
+    if not isinstance(value, Tensor) or not isinstance(view_value, Tensor) or value.ndim != 1:
         return False
-    return str(one.shape[0]) == str(other.shape[0])
+    return str(value.shape[0]) == str(view_value.shape[0])
 
 
 def _first_after(node: fx.Node) -> fx.Node:
@@ -136,11 +136,11 @@ def _is_view(node: fx.Node) -> bool:
 
 def _alike(a: fx.Node, b: fx.Node) -> bool:
     """Whether both values have the same shape and strides, without overlap."""
-    one, other = a.meta.get("val"), b.meta.get("val")
-    if not isinstance(one, Tensor) or not isinstance(other, Tensor):
+    first, second = a.meta.get("val"), b.meta.get("val")
+    if not isinstance(first, Tensor) or not isinstance(second, Tensor):
         return False
-    if one.dtype != other.dtype or one.device != other.device:
+    if first.dtype != second.dtype or first.device != second.device:
         return False
-    sizes = [[str(n) for n in each.shape] for each in (one, other)]
-    strides = [[str(n) for n in each.stride()] for each in (one, other)]
-    return sizes[0] == sizes[1] and strides[0] == strides[1] and one.is_contiguous()
+    sizes = [[str(n) for n in value.shape] for value in (first, second)]
+    strides = [[str(n) for n in value.stride()] for value in (first, second)]
+    return sizes[0] == sizes[1] and strides[0] == strides[1] and first.is_contiguous()

@@ -28,8 +28,10 @@ TIMES = {aten.mul.Scalar, aten.mul.Tensor, aten.pow.Tensor_Scalar, aten.div.Tens
 def mutation(graph: fx.GraphModule) -> torch._ops.OpOverload | None:
     """An operation of the graph that changes a tensor in place, if any."""
     ops = (node.target for node in graph.graph.nodes)
-    each = (op for op in ops if isinstance(op, torch._ops.OpOverload) and op._schema.is_mutable)
-    return next(each, None)
+    operations = (
+        op for op in ops if isinstance(op, torch._ops.OpOverload) and op._schema.is_mutable
+    )
+    return next(operations, None)
 
 
 def simplified(graph: fx.GraphModule) -> fx.GraphModule:

@@ -77,10 +77,10 @@ def _unmet(guards: str | None) -> Unmet:
     texts = [ast.unparse(part) for part in parts]
     codes = [compile(text, "<guards>", "eval") for text in texts]
 
-    def unmet(given: Sequence[Tensor]) -> str | None:
-        known = {"L": {f"t{i}": a for i, a in enumerate(given)}}
+    def unmet(tensors: Sequence[Tensor]) -> str | None:
+        scope = {"L": {f"t{i}": a for i, a in enumerate(tensors)}}
         each = zip(texts, codes, strict=True)
-        return next((text for text, code in each if not eval(code, SYMPY_INTERP, known)), None)
+        return next((text for text, code in each if not eval(code, SYMPY_INTERP, scope)), None)
 
     return unmet
 
