@@ -223,6 +223,7 @@ def test_every_algorithm_has_its_place_and_its_page():
 
 
 INCLUDED = ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+NAMED = re.compile(r"`([\w./-]+\.py)`")
 OWN = [page for page in sorted(ROOT.glob("docs/**/*.md")) if "--8<--" not in page.read_text()]
 
 
@@ -230,6 +231,16 @@ OWN = [page for page in sorted(ROOT.glob("docs/**/*.md")) if "--8<--" not in pag
 def test_a_page_opens_with_what_its_reader_can_do(page):
     """In one sentence, under the title."""
     assert re.match(r"# .+\n\nAfter this page you (can|know)\s", (ROOT / page).read_text())
+
+
+def test_pages_name_files_that_there_are():
+    """`engines/party/moves.py`, or the end of such a path."""
+    folders = ("src", "tests", "benchmarks", "examples", "tools", "docs")
+    there = [str(path) for name in folders for path in (ROOT / name).rglob("*.py")]
+    pages = [ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *OWN]
+    named = {(page, path) for page in pages for path in NAMED.findall(page.read_text())}
+    assert len(named) > 20
+    assert [at for at in named if not any(path.endswith(f"/{at[1]}") for path in there)] == []
 
 
 @pytest.mark.parametrize(
