@@ -129,24 +129,25 @@ def added_weights(a: WeightSums, b: WeightSums) -> WeightSums:
     return [x + y for x, y in zip(a, b, strict=True)]
 
 
-def have_weight(parts: WeightSums) -> list[bool]:
+def have_weight(sums: WeightSums) -> list[bool]:
     """For each silo, whether its weights are positive."""
-    if not isinstance(parts, Tensor):
-        return [part > 0 for part in parts]
-    positive = parts > 0
-    return [True] * len(parts) if bool(positive.all()) else positive.tolist()
+    if not isinstance(sums, Tensor):
+        return [weight_sum > 0 for weight_sum in sums]
+    positive = sums > 0
+    return [True] * len(sums) if bool(positive.all()) else positive.tolist()
 
 
-def means(totals: Any, parts: WeightSums, like: Any) -> Any:
+def means(totals: Any, weight_sums: WeightSums, like: Any) -> Any:
     """Means from the sums of each silo, in the precision of `like`. A silo without weight keeps its
     sum."""
-    if isinstance(parts, Tensor):
-        divisor: Any = torch.where(parts == 0, 1.0, parts)
-    elif len(set(parts)) == 1:
-        divisor = parts[0] or 1.0
+    if isinstance(weight_sums, Tensor):
+        divisor: Any = torch.where(weight_sums == 0, 1.0, weight_sums)
+    elif len(set(weight_sums)) == 1:
+        divisor = weight_sums[0] or 1.0
     else:
         divisor = on_device_of(
-            torch.tensor([part or 1.0 for part in parts], dtype=torch.float64), totals
+            torch.tensor([weight_sum or 1.0 for weight_sum in weight_sums], dtype=torch.float64),
+            totals,
         )
 
     def mean(a: Tensor, b: Tensor) -> Tensor:
@@ -159,8 +160,8 @@ def means(totals: Any, parts: WeightSums, like: Any) -> Any:
 
 def on_device_of(a: Tensor, values: Any) -> Tensor:
     """Send `a` to the device of these values."""
-    present = tree.tensors(values)
-    return tree.sent(a, present[0].device) if present else a
+    tensors = tree.tensors(values)
+    return tree.sent(a, tensors[0].device) if tensors else a
 
 
 def sent_to(numbers: npt.NDArray[Any], device: torch.device) -> Tensor:

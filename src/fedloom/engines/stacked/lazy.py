@@ -101,9 +101,8 @@ class SharedValue(LazyValue):
                 return True
             split = [tree.apart(value) for value in values]
             shapes = [[(a.shape, a.dtype) for a in tensors] for tensors, _ in split]
-            if any(form != split[0][1] for _, form in split) or any(
-                value != shapes[0] for value in shapes
-            ):
+            same_form = all(form == split[0][1] for _, form in split)
+            if not same_form or any(each != shapes[0] for each in shapes):
                 return False
             self._together[silos] = stack(values)
         return True
@@ -112,19 +111,19 @@ class SharedValue(LazyValue):
         first = self._values[silos[0]]
         if len(silos) == 1:
             return Argument(tree.map_tensors(lambda a: a[None], first), "silo")
-        both = self._together[silos]
-        return Argument(both, "same" if both is first else "silo")
+        value = self._together[silos]
+        return Argument(value, "same" if value is first else "silo")
 
     def _compute(self, chunk: Chunk) -> ChunkValue:
         if not chunk.mixed:
             return ChunkValue(self._values[chunk.silos[0]], False)
-        both = self._together[chunk.silos]
-        if both is self._values[chunk.silos[0]]:
-            return ChunkValue(both, False)
+        value = self._together[chunk.silos]
+        if value is self._values[chunk.silos[0]]:
+            return ChunkValue(value, False)
         if set(chunk.counts) == {1}:
-            return ChunkValue(both, True)
-        at = on_device_of(torch.from_numpy(chunk.of), both)
-        return ChunkValue(tree.map_tensors(lambda a: a.index_select(0, at), both), True)
+            return ChunkValue(value, True)
+        at = on_device_of(torch.from_numpy(chunk.of), value)
+        return ChunkValue(tree.map_tensors(lambda a: a.index_select(0, at), value), True)
 
 
 class TaskParts(LazyValue):
@@ -171,38 +170,38 @@ class StackedValues(LazyValue):
         return value.pick(self._position[chunk.places])
 
 
-def stacked_by_shape(each: Mapping[int, Any]) -> Groups:
+def stacked_by_shape(values: Mapping[int, Any]) -> Groups:
     """Values by place, in groups that can share a chunk."""
     places_by_shape: dict[Any, list[int]] = {}
-    for place, value in each.items():
+    for place, value in values.items():
         places_by_shape.setdefault(tree.signature(value), []).append(place)
     return [
-        (np.array(places), ChunkValue(stack([each[place] for place in places]), True))
+        (np.array(places), ChunkValue(stack([values[place] for place in places]), True))
         for places in places_by_shape.values()
     ]
 
 
-def stack(each: Sequence[Any]) -> Any:
-    return tree.map_tensors(lambda *tensors: torch.stack(tensors), *each)
+def stack(trees: Sequence[Any]) -> Any:
+    return tree.map_tensors(lambda *tensors: torch.stack(tensors), *trees)
 
 
 def combined(shapes: Sequence[Ints | None]) -> Ints | None:
     """One number for each combination of shape numbers."""
-    argument = [numbers for numbers in shapes if numbers is not None]
-    if len(argument) < 2:
-        return argument[0] if argument else None
-    return np.unique(np.stack(argument), axis=1, return_inverse=True)[1].reshape(-1)
+    by_value = [numbers for numbers in shapes if numbers is not None]
+    if len(by_value) < 2:
+        return by_value[0] if by_value else None
+    return np.unique(np.stack(by_value), axis=1, return_inverse=True)[1].reshape(-1)
 
 
 def widest(widths: Sequence[Ints | None]) -> Ints | None:
     """The largest number of rows of each client."""
-    argument: list[Ints] = []
+    different: list[Ints] = []
     for numbers in widths:
-        if numbers is not None and not any(numbers is other for other in argument):
-            argument.append(numbers)
-    if len(argument) < 2:
-        return argument[0] if argument else None
-    return np.maximum.reduce(argument)
+        if numbers is not None and not any(numbers is other for other in different):
+            different.append(numbers)
+    if len(different) < 2:
+        return different[0] if different else None
+    return np.maximum.reduce(different)
 
 
 class Execution(NamedTuple):
@@ -257,7 +256,7 @@ class LazyWork(LazyValue):
             return self._silo_by_silo(chunk)
 
     def _silo_by_silo(self, chunk: Chunk) -> ChunkValue:
-        each = []
+        results = []
         for start, part in chunk.by_silo():
             count = len(part.places)
             args = []
@@ -270,8 +269,8 @@ class LazyWork(LazyValue):
             if not chunk.mixed:
                 return result
             expanded = tree.map_tensors(lambda a, k=count: a.expand(k, *a.shape), result.tree)
-            each.append(result.tree if result.stacked else expanded)
-        return ChunkValue(tree.map_tensors(lambda *a: torch.cat(a), *each), True)
+            results.append(result.tree if result.stacked else expanded)
+        return ChunkValue(tree.map_tensors(lambda *a: torch.cat(a), *results), True)
 
     def _work(self, chunk: Chunk, args: Sequence[ChunkValue]) -> ChunkValue:
         trees = [arg.tree for arg in args]
@@ -283,10 +282,16 @@ class LazyWork(LazyValue):
         loop = any(getattr(arg, "loop_only", False) for arg in trees)
         if count >= self._smallest_batch and not loop:
             return ChunkValue(self._execution.call(self._for_all(stacked), where, trees), True)
-        each = zip(*(arg.each(count) for arg in args), strict=True)
+        args_by_client = zip(*(arg.each(count) for arg in args), strict=True)
         for_one = giving_tensors(self.f) if loop else self._for_one()
         return ChunkValue(
-            stack([self._execution.call(for_one, where, client_args) for client_args in each]), True
+            stack(
+                [
+                    self._execution.call(for_one, where, client_args)
+                    for client_args in args_by_client
+                ]
+            ),
+            True,
         )
 
     def _for_all(self, stacked: tuple[bool, ...]) -> Local:
@@ -337,16 +342,16 @@ def rules_for(part: Part) -> Rules:
     out, because torch refuses some other layers on inputs with channels last."""
     if part.device.type != "cpu":
         return {}
-    x, called = part.shapes.made_up(part.silo, 2)[0], RuleFinder()
+    x, finder = part.shapes.made_up(part.silo, 2)[0], RuleFinder()
     params = {k: v.to(part.shapes.dtype) for k, v in part.block.initial(0).items()}
 
     def total(params: Params, x: Tensor) -> Tensor:
         return part.block(params, x).sum()
 
-    with called:
+    with finder:
         total(params, x)
-    if not called.any or part.loop_only:
-        return ON_CPU if called.any else {}
+    if not finder.any or part.loop_only:
+        return ON_CPU if finder.any else {}
     try:
         with ReplacedLayers(ON_CPU):
             vmap(grad(total))(*stack([(params, x), (params, x)]))

@@ -68,7 +68,11 @@ class Plan:
         for silos in self.together(scope):
             places = self._axis.places(present, silos)
             one_shape = shapes is None or len(set(shapes[places].tolist())) < 2
-            small = len(silos) > 1 and one_shape and self._sizing[silos[0]].small(len(places))
+            small = (
+                len(silos) > 1
+                and one_shape
+                and self._sizing[silos[0]].models_share_chunks(len(places))
+            )
             if small and all(value.mixes(silos) for value in values):
                 cuts_by_silos.append((silos, self._cut(silos, places, None, widths)))
                 continue
@@ -76,7 +80,7 @@ class Plan:
                 places = self._axis.places(present, (silo,))
                 cuts_by_silos.append(((silo,), self._cut((silo,), places, shapes, widths)))
         chunks = self._chunks(cuts_by_silos)
-        if self._heavy(cuts_by_silos, widths):
+        if self._has_heavy_chunks(cuts_by_silos, widths):
             chunks = self._ahead(chunks, work)
         for silos, cuts in cuts_by_silos:
             yield ChunkGroup(silos, islice(chunks, len(cuts)))
@@ -93,12 +97,12 @@ class Plan:
         """Groups of silos, each computed as one client with all rows."""
         for alike in self.together(scope):
             sizing, all_there = self._sizing[alike[0]], bool(present[where.owners(alike)].all())
-            mixed = all_there and sizing.tiny(len(alike)) and lazy.mixes(alike)
+            mixed = all_there and sizing.pools_share_chunks(len(alike)) and lazy.mixes(alike)
             for silos in [alike] if mixed else [(silo,) for silo in alike]:
                 pooling = Pooling(self._axis, where, present, silos, mean)
                 pieces = sizing.pieces(pooling.rows, mean)
                 chunks = pooling.chunks(pieces)
-                heavy = pieces > 1 and sizing.heavy(pooling.rows // pieces)
+                heavy = pieces > 1 and sizing.is_worth_thread(pooling.rows // pieces)
                 yield ChunkGroup(silos, self._ahead(chunks, work) if heavy else chunks)
 
     def together(self, scope: Sequence[str]) -> Sequence[Silos]:
@@ -122,7 +126,7 @@ class Plan:
             for group in groups
             for cut in sizing.cut(group, None if widths is None else widths[group])
         ]
-        if len(cuts) == 1 and self._device.type == "cpu" and sizing.little(places, widths):
+        if len(cuts) == 1 and self._device.type == "cpu" and sizing.is_small(places, widths):
             chunk = self._axis.chunk(silos, cuts[0])
             chunk.kept = True
             self._known[key] = widths, chunk
@@ -135,16 +139,16 @@ class Plan:
             for cut in cuts:
                 yield cut if isinstance(cut, Chunk) else self._axis.chunk(silos, cut)
 
-    def _heavy(
+    def _has_heavy_chunks(
         self, cuts_by_silos: Sequence[tuple[Silos, list[Ints | Chunk]]], widths: Ints | None
     ) -> bool:
         """Whether at least two chunks are worth a thread each; kept chunks are not."""
         if widths is None:
             return False
-        each = ((self._sizing[silos[0]], cut) for silos, cuts in cuts_by_silos for cut in cuts)
+        chunks = ((self._sizing[silos[0]], cut) for silos, cuts in cuts_by_silos for cut in cuts)
         heavy = (
-            sizing.heavy(int(widths[cut].sum()))
-            for sizing, cut in each
+            sizing.is_worth_thread(int(widths[cut].sum()))
+            for sizing, cut in chunks
             if not isinstance(cut, Chunk)
         )
         return sum(heavy) > 1

@@ -53,8 +53,8 @@ class Reduce(Booking):
         for silos, rows, mask in self._rows(kind, present & (where.rows > 0), lazy, where):
             if not tree.is_finite(rows):
                 for chunk in self._single_clients(present & (where.rows > 0)):
-                    own = where.real(chunk, lazy.value(chunk))
-                    self._check_finite(kind, self._client(chunk), own)
+                    rows_of_client = where.real(chunk, lazy.value(chunk))
+                    self._check_finite(kind, self._client(chunk), rows_of_client)
             masks = [where.everything] * len(silos) if mask is None else mask.split(where.size)
             each = map(Rows, rows.split(where.size), masks)
             gathered.update(zip(silos, each, strict=True))
@@ -67,9 +67,11 @@ class Reduce(Booking):
     ) -> Iterator[tuple[Silos, Tensor, Tensor | None]]:
         """The concatenated minibatches of silos, and a mask of the rows that came (None: all)."""
         one_step = where.steps == 1  # then its rows are pooled, too
-        taken_apart = one_step or self.executors.sums_some  # the steps need no rows in chunks
-        worth = taken_apart or all(self._sizing[silo].many(where.size) for silo in self.scope)
-        pooled = self._pooling and worth and rows_of(lazy) is where
+        rows_not_reused = one_step or self.executors.sums_some  # the steps need no rows in chunks
+        is_worth_it = rows_not_reused or all(
+            self._sizing[silo].is_worth_pooling(where.size) for silo in self.scope
+        )
+        pooled = self._pooling and is_worth_it and rows_of(lazy) is where
         for group in (
             self._pooled_groups(present, lazy, where, lazy.value)
             if pooled
@@ -109,15 +111,19 @@ class Reduce(Booking):
         )
         means = dict(before)
         self._means = []
-        for silos, total, parts in self._sums(kind, present, lazy, weights, before):
-            stacked = means_of(total, parts, before[silos[0]])
+        for silos, total, weight_sums in self._sums(kind, present, lazy, weights, before):
+            stacked = means_of(total, weight_sums, before[silos[0]])
             if not tree.is_finite(stacked):
                 for chunk in self._single_clients(present):
                     self._check_finite(kind, self._client(chunk), lazy.value(chunk).tree)
                 self._check_finite(kind, silos[0], stacked)
             each = tree.unbound(stacked, len(silos))
             means.update(
-                {j: a for j, a, any_ in zip(silos, each, have_weight(parts), strict=True) if any_}
+                {
+                    j: a
+                    for j, a, any_ in zip(silos, each, have_weight(weight_sums), strict=True)
+                    if any_
+                }
             )
             self._means.append((silos, each, stacked))
         more = 0 if weights is None else self.dtype.itemsize
@@ -159,8 +165,10 @@ class Reduce(Booking):
                 chunk.memo[sums] = total
             return chunk.memo[sums]
 
-        light = all(self._sizing[silo].has_small_sum for silo in self.scope)
-        work = sums if light else lazy.value  # large sums of several chunks are not kept at once
+        small_sums = all(self._sizing[silo].has_small_sum for silo in self.scope)
+        work = (
+            sums if small_sums else lazy.value
+        )  # large sums of several chunks are not kept at once
         if pool is not None:
             chunk_groups = self._pooled_groups(present, lazy, pool, work, mean=True)
         else:
@@ -168,11 +176,14 @@ class Reduce(Booking):
         for group in chunk_groups:
             total: tuple[Any, WeightSums] | None = None
             for chunk in group.chunks:
-                more = sums(chunk)
+                chunk_total = sums(chunk)
                 if total is not None:
                     with quietly():
-                        more = tree.add(total[0], more[0]), added_weights(total[1], more[1])
-                total = more
+                        chunk_total = (
+                            tree.add(total[0], chunk_total[0]),
+                            added_weights(total[1], chunk_total[1]),
+                        )
+                total = chunk_total
             if total is not None:
                 yield group.silos, *total
 
@@ -235,12 +246,8 @@ class Reduce(Booking):
         """Weighted sums over each silo's clients in a chunk, and the sums of the weights. `times`:
         how many clients each of them stands for."""
         value = lazy.value(chunk)
-        form, client_weights, lowest, at = (
-            tree.signature(value.tree, int(value.stacked)),
-            None,
-            1.0,
-            0,
-        )
+        form = tree.signature(value.tree, int(value.stacked))
+        client_weights, lowest, at = None, 1.0, 0
         if weights is not None:
             client_weights = weights.value(chunk).numbers(len(chunk.places)).to(self.dtype).double()
             if bool((client_weights < 0).any()):
@@ -267,8 +274,8 @@ class Reduce(Booking):
         collected: dict[str, dict[str, Any]] = {silo: {} for silo in self.scope}
         _, moment = self._next_up(kind)
         present = self._shrink_roster(moment, lazy.has)
-        collected_values = self._from_all_ranks(self._values_by_place(lazy, present))
-        for place, value_k in collected_values.items():
+        values = self._from_all_ranks(self._values_by_place(lazy, present))
+        for place, value_k in values.items():
             client = self._axis.client(place)
             self._check_finite(kind, client, value_k)
             collected[client.silo][client.name] = value_k
@@ -278,6 +285,6 @@ class Reduce(Booking):
                 kind,
                 silo,
                 present[self._axis.span[silo]],
-                self._bytes(silo, collected_values),
+                self._bytes(silo, values),
             )
         return AtHubs(collected, self.scope)

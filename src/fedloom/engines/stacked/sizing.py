@@ -119,11 +119,11 @@ class ChunkSizing:
         """The columns for a client's rows; at least one."""
         return self.columns(max(1, rows))
 
-    def small(self, clients: int) -> bool:
+    def models_share_chunks(self, clients: int) -> bool:
         """Whether the models of so many clients are small enough for silos to share chunks."""
         return self.most is None and self.weights * clients <= self.shared
 
-    def tiny(self, silos: int) -> bool:
+    def pools_share_chunks(self, silos: int) -> bool:
         """Whether so many pooled silos are better computed together: not on a GPU that each of them
         keeps busy."""
         return self.weights * silos <= self.limits.shared_models
@@ -137,7 +137,7 @@ class ChunkSizing:
         """Whether a client with so many rows fits a chunk."""
         return self.most is None and self.weights + rows * self.row <= self.limits.chunk
 
-    def little(self, places: Ints, widths: Ints | None) -> bool:
+    def is_small(self, places: Ints, widths: Ints | None) -> bool:
         """Whether values of these clients are small enough to be kept for the round."""
         rows = 0 if widths is None else len(places) * int(widths[places].max(initial=0))
         return len(places) * self.weights + rows * self.row <= self.limits.shared_models
@@ -150,11 +150,11 @@ class ChunkSizing:
             return [len(widths)]
         return self._split(widths[:best]) + self._split(widths[best:])
 
-    def heavy(self, rows: int) -> bool:
+    def is_worth_thread(self, rows: int) -> bool:
         """Whether a chunk with so many rows is worth a thread of its own."""
         return rows * self.row > self.limits.thread_rows
 
-    def many(self, rows: int) -> bool:
+    def is_worth_pooling(self, rows: int) -> bool:
         """Whether so many rows of one model are worth a computation without padding, though
         clients' steps use them again, in chunks."""
         return rows * self.row > self.limits.few_rows
