@@ -9,7 +9,7 @@ from fedloom.algorithms.tdcd import EMBEDDING
 from fedloom.core import tree
 from fedloom.engines.limits import Limits
 from fedloom.fabric.kinds import Kind
-from tests.engines.stacked.test_fast_paths import federation, learnt
+from tests.engines.stacked.test_chunks import federation, learnt
 
 
 def asks_for_its_silo(part, theta, batch):
