@@ -75,9 +75,8 @@ class Storm:
     _killed: Counter[str] = field(default_factory=Counter)
     _at_points: int = 0
     _due: dict[Party, float] = field(default_factory=dict)  # when to restart parties
-    _backups: dict[str, tuple[int, Path]] = field(
-        default_factory=dict
-    )  # of hubs: after which round, and where
+    # of hubs: after which round, and where
+    _backups: dict[str, tuple[int, Path]] = field(default_factory=dict)
     _restored: int = 0
 
     def blow(self) -> Outcome:

@@ -86,9 +86,7 @@ class Convolution(Function):
         settings: ConvolutionSettings,
     ) -> tuple[Tensor, int]:
         count = info.batch_size
-        if (
-            in_dims[1] is None and in_dims[2] is None
-        ):  # one model for all clients: their rows are one batch
+        if in_dims[1] is None and in_dims[2] is None:  # one model: clients' rows are one batch
             result = Convolution.apply(_rows(x, in_dims[0], count, 0), weight, bias, settings)
             return result.unflatten(0, (count, -1)), 0
         rows, weights = _rows(x, in_dims[0], count), _weights(weight, in_dims[1], count)

@@ -21,9 +21,7 @@ class Arrivals:
     def __init__(self, transport: Transport, hosted: Collection[Party], at: str):
         self._transport, self._hosted, self._at = transport, hosted, at
         self._free: list[str] = []  # at the master: free silos, in the order of their notices
-        self._awaited: dict[
-            Party, Key
-        ] = {}  # silos not known to be free, and the keys of their notices
+        self._awaited: dict[Party, Key] = {}  # other silos, and the keys of their notices
 
     def free(self, silos: Iterable[str], key: Key) -> None:
         """These silos are free to visit."""

@@ -133,9 +133,8 @@ class PartyEngine(Moves):
         return ~gone
 
     def _next(self, kind: Kind) -> tuple[Key, Moment]:
-        for hub in (
-            self.hosted & self._clients_of.keys()
-        ):  # a client that is left out gets no message
+        # only hubs: a client that is left out gets no message
+        for hub in self.hosted & self._clients_of.keys():
             self._transport.pulse(hub)
         return super()._next(kind)
 

@@ -166,9 +166,8 @@ class Reduce(Booking):
             return chunk.memo[sums]
 
         small_sums = all(self._sizing[silo].has_small_sum for silo in self.scope)
-        work = (
-            sums if small_sums else lazy.value
-        )  # large sums of several chunks are not kept at once
+        # large sums of several chunks are not kept at once
+        work = sums if small_sums else lazy.value
         if pool is not None:
             chunk_groups = self._pooled_groups(present, lazy, pool, work, mean=True)
         else:

@@ -33,14 +33,11 @@ class RecordedStep:
         self._sets: list[list[Tensor]] = []
         # by sizes, which tensor may be which result of the step before
         self._carried: dict[Sizes, dict[int, int]] = {}
-        self._handed_out: list[list[StorageWeakRef]] = [
-            [],
-            [],
-        ]  # results of each set that callers may hold
-        self._inputs: dict[
-            tuple[int, torch.Size], Tensor
-        ] = {}  # other tensors that recordings read,
-        self._memory: dict[int, Tensor] = {}  # and their memory, by argument
+        # results of each set that callers may hold
+        self._handed_out: list[list[StorageWeakRef]] = [[], []]
+        # other tensors that recordings read, and their memory, by argument
+        self._inputs: dict[tuple[int, torch.Size], Tensor] = {}
+        self._memory: dict[int, Tensor] = {}
         self._plays: dict[tuple[Sizes, int], Callable[[], object]] = {}
         self._seen: set[Sizes] = set()
         self._off = False

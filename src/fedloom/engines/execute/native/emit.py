@@ -58,17 +58,14 @@ class Emitter:
         self._turned = set(turned)
         self.by_columns = {shape_of(node) for node in self._turned}
         self._fused: list[fx.Node] = []  # operations of the current loop
-        self._product: tuple[fx.Node, EmittedProduct] | None = (
-            None  # that the loop may be fused with
-        )
+        # a product that the current loop may be fused with
+        self._product: tuple[fx.Node, EmittedProduct] | None = None
         self._free: dict[Size, list[int]] = {}
         self._slot: dict[str, int] = {}  # the slot of an array, by its name
         (last,) = (node for node in graph.nodes if node.op == "output")
         self._outputs: list[fx.Node] = list(last.args[0])
         self._live = _needed(self._outputs)
-        self._uses_left = {
-            node: len(self._users(node)) for node in self._live
-        }  # uses still to come
+        self._uses_left = {node: len(self._users(node)) for node in self._live}
         for node in self._outputs:
             self._uses_left[node] += 1  # as results
         for node in graph.nodes:

@@ -48,9 +48,8 @@ class FewRows:
         first, x = part.block.first, batch.x
         if first is None or first.weights not in theta.block:
             return False
-        if (
-            batch.mask.ndim > 1 or given.mask.is_floating_point()
-        ):  # other rows in every step, or row weights
+        # other rows in every step, or row weights
+        if batch.mask.ndim > 1 or given.mask.is_floating_point():
             return False
         if torch.is_autocast_enabled(x.device.type) or (x.ndim > 2 and not first.flattens):
             return False

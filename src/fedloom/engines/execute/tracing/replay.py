@@ -74,9 +74,8 @@ class Replayer:
         kinds = tuple([a.dtype for a in tensors])
         entry = self._quick.get((key, form, kinds, sizes))
         if entry is None:
-            single = tuple(
-                tuple(n == 1 for n in shape) for shape in sizes
-            )  # torch specialises on axes of size 1
+            # torch specialises on axes of size 1
+            single = tuple(tuple(n == 1 for n in shape) for shape in sizes)
             entry = self._suitable((key, form, kinds, single), f, tensors, sizes)
             if entry.known.get(sizes):
                 if len(self._quick) >= MAX_SIZES:
