@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .build import build_parts
-from .job import Job, Part
+from .job import Job, JobRun
 from .run import Run
 
 
@@ -21,7 +21,7 @@ class Follower(Job):
         return parts
 
 
-class Silent(Part):
+class Silent(JobRun):
     """A part that takes part in everything, and keeps it to itself."""
 
     def _rewrite(self) -> None:

@@ -161,7 +161,7 @@ class Job:
         output = self.file.output
         title = f"{output.title or self.folder.name} {name}"
         with open_writers(output.asked_writers, folder, title, self.file.to_dict()) as writers:
-            part = Part(self, run, folder, writers)
+            part = JobRun(self, run, folder, writers)
             part.restore()
             self.watcher.part(name, self.file.rounds, run.round, run.headline)
             try:
@@ -205,7 +205,7 @@ class Job:
 
 
 @dataclass
-class Part:
+class JobRun:
     """One run of a job in its own folder."""
 
     job: Job
