@@ -1,7 +1,7 @@
 """`python -m benchmarks.before_after BEFORE AFTER`: rounds of two checkouts, side by side.
 
 Each checkout has a process of its own, and they take turns, so that the cost of a change is
-separated from what else the machine does. On a busy machine, `--cpu --threads 1` counts seconds of
+separated from what else the machine does. On a busy machine, `--cpu-time --threads 1` counts seconds of
 the CPU.
 """
 
@@ -67,7 +67,7 @@ class Worker:
         command = [sys.executable, "-m", "benchmarks.before_after", "--play", case]
         path = os.pathsep.join([str(checkout / "src"), str(HERE)])
         self._process = subprocess.Popen(
-            [*command, "--threads", str(threads), *(["--cpu"] if cpu else [])],
+            [*command, "--threads", str(threads), *(["--cpu-time"] if cpu else [])],
             cwd=HERE,
             env={**os.environ, "PYTHONPATH": path},
             stdin=subprocess.PIPE,
@@ -120,11 +120,13 @@ def main() -> None:
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--seconds", type=float, default=8, help="for each case")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--cpu", action="store_true", help="seconds of the CPU, of all threads")
+    parser.add_argument(
+        "--cpu-time", action="store_true", help="seconds of the CPU, of all threads"
+    )
     parser.add_argument("--play", choices=CASES, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.play:
-        clock = time.process_time if args.cpu else time.perf_counter
+        clock = time.process_time if args.cpu_time else time.perf_counter
         return play(CASES[args.play], args.threads, clock)
     if args.before is None:
         parser.error("which checkout to compare with?")
@@ -133,7 +135,7 @@ def main() -> None:
     print(machine())
     print("| case | checkout | best | of the first | median of the first |\n|---|---|---|---|---|")
     for case in args.cases:
-        taken = compare(checkouts, case, args.seconds, args.threads, args.cpu)
+        taken = compare(checkouts, case, args.seconds, args.threads, args.cpu_time)
         for checkout, times in zip(checkouts, taken, strict=True):
             ratio = min(times) / min(taken[0])
             median = statistics.median(a / b for a, b in zip(times, taken[0], strict=True))
