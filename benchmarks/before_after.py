@@ -1,8 +1,8 @@
 """`python -m benchmarks.before_after BEFORE AFTER`: rounds of two checkouts, side by side.
 
 Each checkout has a process of its own, and they take turns, so that the cost of a change is
-separated from what else the machine does. On a busy machine, `--cpu-time --threads 1` counts seconds of
-the CPU.
+separated from what else the machine does. On a busy machine, `--cpu-time --threads 1` counts
+seconds of the CPU.
 """
 
 from __future__ import annotations
