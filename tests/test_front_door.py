@@ -242,9 +242,9 @@ def test_rubbish_gets_a_sentence(name, calls, tmp_path, monkeypatch):
             try:
                 call(**{**given, argument: rubbish})
             except FedLoomError as problem:
-                told = str(problem)
-                assert told, (argument, rubbish)
-                assert "4711" not in told
-                assert "tensor(" not in told
+                text = str(problem)
+                assert text, (argument, rubbish)
+                assert "4711" not in text
+                assert "tensor(" not in text
             except Exception as problem:
                 raise AssertionError(f"{name}({argument}={rubbish!r}): {problem!r}") from problem

@@ -166,12 +166,12 @@ def test_the_last_checkpoints_are_kept(made, tmp_path):
 
 
 def test_the_one_before_takes_the_place_of_a_damaged_one(made, tmp_path):
-    kept, told = saved(tmp_path, made, 5, 10), []
+    kept, problems = saved(tmp_path, made, 5, 10), []
     path = kept.newest
     path.write_bytes(path.read_bytes()[:-1])
     again = Checkpoints(tmp_path)
-    assert again.latest(told.append).round == 5
-    assert [str(path) in str(problem) for problem in told] == [True]
+    assert again.latest(problems.append).round == 5
+    assert [str(path) in str(problem) for problem in problems] == [True]
     again.save(replace(made[1].snapshot(), round=6), [], 0.0)  # the damaged one is kept by no name
     for path in (kept.newest, kept.numbered(5)):
         load_checkpoint(path)
