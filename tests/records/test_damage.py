@@ -13,8 +13,15 @@ from fedloom.core import tree
 from fedloom.core.errors import DataError
 from fedloom.core.topology import Client
 from fedloom.data.partition.partition import Cut, Partition, place
+from fedloom.data.tables.prepare import OneHot, Preparation, Scaled, SiloPreparation
 from fedloom.deployment.agreement.agreement import Agreement
-from fedloom.deployment.agreement.own_rows import read_rows, write_rows
+from fedloom.deployment.agreement.own_rows import (
+    preparation_beside,
+    read_preparation,
+    read_rows,
+    write_preparation,
+    write_rows,
+)
 from fedloom.deployment.agreement.shared_facts import SharedFacts
 from fedloom.records.checkpoint import load_checkpoint, save_checkpoint
 from fedloom.records.history import Checkpoints
@@ -88,7 +95,14 @@ def about_the_model(folder, made):
     return path, read
 
 
-KINDS = [checkpoint, rows, agreement, cut, weights, about_the_model]
+def preparation(folder, made):
+    steps = Scaled("income", 31.5, 2.5, True), OneHot("job", ("cook", "clerk"), True, False)
+    rows = folder / "rows.safetensors"
+    write_preparation(rows, Preparation({"a": SiloPreparation(steps)}, "binary", ("no", "yes")))
+    return preparation_beside(rows), lambda: ({}, read_preparation(rows))
+
+
+KINDS = [checkpoint, rows, agreement, cut, weights, about_the_model, preparation]
 
 
 def damages(whole, draw):
