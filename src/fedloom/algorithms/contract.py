@@ -18,7 +18,6 @@ from ..data.placement import Placement
 from ..fabric.verbs import Fabric
 from ..models.task import Part, Task, Theta
 
-
 NOWHERE: AtHubs[Any] = AtHubs({}, ())
 """A value that no party has: state that a run with these settings does not need."""
 

@@ -132,7 +132,7 @@ class SGD(Optimizer):
                     raise SettingError(f"SGD: {name} is for momentum: give momentum, say 0.9")
             if self.keeps:
                 raise SettingError(
-                    'SGD: without momentum there is nothing to keep: give momentum, or state="fresh"'
+                    'SGD: without momentum nothing is kept: give momentum, or state = "fresh"'
                 )
         if self.nesterov and self.dampening:
             raise SettingError("SGD: nesterov goes without dampening: leave one of them out")

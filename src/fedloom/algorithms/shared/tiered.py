@@ -15,6 +15,7 @@ from torch import Tensor
 from ...core.placed import AtClients, AtHubs, Placed, Rows
 from ...core.rng import Streams
 from ...fabric.kinds import Kind
+from ...fabric.local_work import name_of
 from ...fabric.verbs import Fabric
 from ...models.task import Part, Theta
 from ..contract import NOWHERE, State, Step
@@ -163,13 +164,16 @@ class TieredSGD(MinibatchSGD):
         return (rows if self.weighting == "rows" else rows > 0).to(part.shapes.dtype)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ByOptimizer:
     """Local work whose steps are an optimiser's, with its memory (None: a fresh one) among the
     arguments. It has none of the work's marks: its result is not linear in the rows."""
 
     work: Callable[..., Any]
     optimizer: Optimizer
+
+    def __repr__(self) -> str:
+        return f"{name_of(self.work)} by {type(self.optimizer).__name__}"
 
     def __call__(self, part: Part, memory: Memory | None, *given: Any) -> Any:
         return self.work(part, *given, by=local.Descent(self.optimizer, memory))
