@@ -235,6 +235,17 @@ def test_auto_is_one_over_the_silos_that_step_at_once():
     )
 
 
+@pytest.mark.parametrize("algorithm", [TDCD, TDCDPrivateLabels, SplitNN])
+def test_they_send_nothing_more(algorithm):
+    learn = task(head=algorithm is not TDCDPrivateLabels)
+    given = {"local_steps": 2, "batch": 12}
+    plain = Run(algorithm(**given), learn, placement()).fit(2)
+    for more in ({"optimizer": Adam(state="kept")}, {"hub": "adam"}):
+        assert list(Run(algorithm(**given, **more), learn, placement()).fit(2).ledger) == list(
+            plain.ledger
+        )
+
+
 @pytest.mark.parametrize("setting", ["sgd", SGD(), SGD(dampening=0.0, weight_decay=0.0)])
 def test_plain_sgd_needs_no_optimiser(setting):
     assert optimizer_of(setting) is None
