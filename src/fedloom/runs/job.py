@@ -30,6 +30,7 @@ from ..core.errors import (
     FedLoomError,
     HaltedWarning,
     InterruptedRun,
+    NotFiniteError,
     SettingError,
 )
 from ..core.files import LOCK, SHARED, locked, make_folder, write_json, write_text
@@ -42,6 +43,7 @@ from ..records.manifest import Manifest
 from ..records.record import Record, append_record, write_records
 from ..records.writers import Writer, open_writers
 from .build import build_data, build_parts
+from .divergence import check_divergence, cure
 from .run import Run
 
 
@@ -242,8 +244,7 @@ class JobRun:
             if not self.run.records:
                 self._record()
             if self.run.round < rounds:
-                with warnings.catch_warnings(action="ignore", category=HaltedWarning):
-                    self.run.fit(rounds, on_round=self._after)
+                self._fit(rounds)
             if self.run.halted is not None:
                 if self.run.records[-1].round < self.run.round:
                     self._record()
@@ -252,13 +253,23 @@ class JobRun:
         finally:
             self._ledger()
 
+    def _fit(self, rounds: int) -> None:
+        try:
+            with warnings.catch_warnings(action="ignore", category=HaltedWarning):
+                self.run.fit(rounds, on_round=self._after)
+        except NotFiniteError as problem:
+            raise NotFiniteError(f"{problem}: {cure(self.run)}") from problem
+
     def _after(self, run: Run) -> None:
         file, last = self.job.file, run.round == self.job.file.rounds
         self.job.watcher.round(run.round)
-        if run.round % file.every == 0 or last:
+        evaluated = run.round % file.every == 0 or last
+        if evaluated:
             self._record()
         if run.round % file.checkpoint_every == 0 or last:
             self._save()
+        if evaluated:
+            check_divergence(run, file.evaluation.diverged)
         if self.job.stopping and not last:
             if self.saved != run.round:
                 self._save()

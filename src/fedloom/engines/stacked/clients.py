@@ -5,6 +5,7 @@ The base class of what the engine does with them: moves up (reduce.py) and down 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -197,8 +198,12 @@ class Clients(Engine):
     def _read_clients(self, value: Placed) -> dict[Client, Any]:
         if not isinstance(value, LazyValue):
             raise misplaced(value, "the clients", "read")
-        lazy = self._lazy(value, "read")
-        by_place = self._from_all_ranks(self._values_by_place(lazy, lazy.has))
+        there = copy.copy(self)
+        there.scope = tuple(value.scope)  # which may be some of the silos
+        lazy, lives = there._lazy(value, "read"), np.zeros_like(value.has)
+        for silo in there.scope:
+            lives[self._axis.span[silo]] = value.has[self._axis.span[silo]]
+        by_place = there._from_all_ranks(there._values_by_place(lazy, lives))
         return {self._axis.client(place): own for place, own in by_place.items()}
 
     def place_clients(self, values: Mapping[Client, Any]) -> AtClients[Any]:

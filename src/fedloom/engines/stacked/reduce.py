@@ -133,10 +133,9 @@ class Reduce(Booking):
             self._finite = result
         return result
 
-    def check_state(self, state: Any) -> None:
-        """Check the state, except a mean that was just checked."""
-        if any(value is not self._finite for value in state):
-            super().check_state(state)
+    def _is_checked(self, value: AtHubs[Any]) -> bool:
+        """A mean was just checked."""
+        return value is self._finite
 
     def _sums(
         self,
