@@ -28,8 +28,9 @@ from ..data import datasets as _sets  # noqa: F401  (registers the data sets)
 from ..data.partition.partition import Partition
 from ..data.tables.read import read_tables
 from ..fabric.simclock.clock import Network
+from ..models.losses.choose import unknown_setting
 from ..models.task import Combine
-from .convert import table
+from .convert import construct, table
 
 FILLED = (
     "inputs",
@@ -156,7 +157,13 @@ OWN = {
 }
 MODEL = {
     "name": Field("name", str, "linear", "a registered model: `fedloom list models`"),
-    "loss": Field("loss", str | None, None, "none: by the goal of the data"),
+    "loss": Field(
+        "loss",
+        str | dict[str, Any] | None,
+        None,
+        "a registered loss: `fedloom list losses`, or a table with its name and settings; none: by "
+        "the goal of the data",
+    ),
     "combine": Field("combine", Combine, "sum", "how the silos' embeddings meet"),
     "embedding": Field(
         "embedding", int | None, None, "width of each silo's embedding; needs a head", at_least(1)
@@ -203,9 +210,25 @@ def model_table(values: Mapping[str, Any], path: KeyPath) -> dict[str, Any]:
             fields = {"name": Field("name", str, "linear")}
             fields |= model_settings(top.get("name", "linear"), where)
             complete[key] = table(fields, top, where)
-    if complete["loss"] is not None:
-        known(losses, complete["loss"], (*path, "loss"))
+    complete["loss"] = _loss(complete["loss"], (*path, "loss"))
     return complete
+
+
+def _loss(given: str | Mapping[str, Any] | None, path: KeyPath) -> str | dict[str, Any] | None:
+    """A loss by name stays as it is; one with settings gets the others' defaults."""
+    if given is None:
+        return None
+    values: Mapping[str, Any] = {"name": given} if isinstance(given, str) else given
+    if "name" not in values:
+        raise BadKey(path, "say its `name`: `fedloom list losses`")
+    known(losses, values["name"], (*path, "name") if values is given else path)
+    for key in values:
+        if key != "name" and key not in losses.settings(values["name"]):
+            raise BadKey((*path, key), unknown_setting(values["name"], key))
+    complete = table(_named_fields(losses, values["name"], path), values, path)
+    settings = {key: value for key, value in complete.items() if key != "name"}
+    construct(losses[values["name"]], settings, path)
+    return given if isinstance(given, str) else complete
 
 
 def algorithm_fields(values: Mapping[str, Any], path: KeyPath) -> dict[str, Field]:

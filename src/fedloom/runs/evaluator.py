@@ -100,8 +100,9 @@ class Viewer:
 
     def loss(self, placement: Placement, at_a_time: int | None = None) -> float:
         """Mean loss over all rows; where silos predict alone, the mean over silos."""
-        loss = self._run.task.loss
-        labels = loss.labels(placement.labels(), self._run.shapes.dtype)
+        dtype = self._run.shapes.dtype
+        loss = self._run.task.loss.to(dtype, torch.device("cpu"))
+        labels = loss.labels(placement.labels(), dtype)
         scores = self.scores(placement, at_a_time).values()
         return float(torch.stack([loss.rows(z, labels).mean() for z in scores]).mean())
 

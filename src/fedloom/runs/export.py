@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from ..core import seal
 from ..core.checked import checked
 from ..core.errors import DataError, ModelError, SettingError, nearest
-from ..core.registry import losses
 from ..core.settings import shown
 from ..data.dataset import Goal
 from ..data.placement import Placement, as_rows
@@ -29,13 +28,14 @@ from ..data.tables.prepare import Preparation
 from ..data.tables.read import IdKind, TablePaths, read_rows
 from ..models.clipping import GUARDED, guarded
 from ..models.library import IN_A_ROW, Maker, in_a_row, registered
-from ..models.losses import Loss
+from ..models.losses import Loss, LossLike, loss_of
+from ..models.losses.choose import described
 from ..records.metrics import Metrics, check_metrics, metrics
 
 How = Literal["joint", "combined", "alone"]
 Sources = Mapping[str, Any]
 
-FORM = 2
+FORM = 3
 CURE = "save it again (run.save), or restore it from a backup"
 
 
@@ -173,12 +173,12 @@ class Model:
         return folder
 
     def _described(self) -> dict[str, Any]:
-        known = [name for name in losses if type(losses[name]()) is type(self.loss)]
         return {
             "form": FORM,
             "how": self.how,
             "combine": self.combine,
-            "loss": known[0] if known else None,
+            "loss": described(self.loss),
+            "goal": self.goal,
             "widths": dict(self.widths),
             "blocks": {j: None if m is None else m.describe() for j, m in self.makers.items()},
             "head": None if self.head_maker is None else self.head_maker.describe(),
@@ -196,7 +196,7 @@ def load_model(
     *,
     blocks: Sources | None = None,
     head: Any = None,
-    loss: Loss | None = None,
+    loss: LossLike | None = None,
 ) -> Model:
     """A saved model. Modules of your own (functions that make them) are given again: `blocks`
     {silo: function}, `head`, and a `loss` of your own."""
@@ -224,7 +224,7 @@ def load_model(
             heads,
             saved["combine"],
             saved["widths"],
-            loss or losses[saved["loss"] or ""](),
+            _loss(saved, loss),
             {silo: maker if isinstance(maker, Maker) else None for silo, maker in makers.items()},
             head_maker if isinstance(head_maker, Maker) else None,
             tuple(saved["classes"]),
@@ -238,19 +238,25 @@ def load_model(
         raise DataError(f"{folder} holds no model, or a damaged one ({problem})") from None
 
 
-def _maker(described: Mapping[str, Any] | None, name: str, own: Sources | None) -> Any:
-    if described is not None and described["name"] == GUARDED:
-        return guarded(_maker(described["block"], name, own), described["clip"])
+def _loss(saved: Mapping[str, Any], own: LossLike | None) -> Loss:
+    if own is None and saved["loss"] is None:
+        raise ModelError("a loss of your own is not saved as code; give it as `loss`")
+    return loss_of(own if own is not None else saved["loss"], saved["goal"])
+
+
+def _maker(saved: Mapping[str, Any] | None, name: str, own: Sources | None) -> Any:
+    if saved is not None and saved["name"] == GUARDED:
+        return guarded(_maker(saved["block"], name, own), saved["clip"])
     if own is not None and own.get(name) is not None:
         return own[name]
-    if described is None:
+    if saved is None:
         raise ModelError(
             f"{name}: a module of your own is not saved as code; give the function that makes it"
         )
-    if described["name"] == IN_A_ROW:
-        return in_a_row(*(_maker(described[part], name, None) for part in ("middle", "last")))
-    settings = {key: _tuple(value) for key, value in described.items() if key != "name"}
-    return registered(described["name"], settings)
+    if saved["name"] == IN_A_ROW:
+        return in_a_row(*(_maker(saved[part], name, None) for part in ("middle", "last")))
+    settings = {key: _tuple(value) for key, value in saved.items() if key != "name"}
+    return registered(saved["name"], settings)
 
 
 def _tuple(value: Any) -> Any:
