@@ -40,7 +40,8 @@ def test_at_least_one_row_is_kept_and_one_is_left():
 
 def test_training_and_validation_rows_are_those_that_were_for_training(data):
     held = data.with_validation(0.25)
-    assert held.validation.size == 50 and held.train.size == 150
+    assert held.validation.size == 50
+    assert held.train.size == 150
     assert sorted([*held.train.ids, *held.validation.ids]) == sorted(data.train.ids)
     assert held.test is data.test
     first = {
@@ -67,9 +68,8 @@ def test_a_run_evaluates_them_and_keeps_them_in_records(data):
     last = run.records[-1].validation
     assert last["loss"] == run.loss("validation")
     assert last["accuracy"] == run.evaluate("validation")["accuracy"]
-    assert run.predict("validation").shape == (50, 10) and run.predict("all").shape[0] == 200 + (
-        data.test.size
-    )
+    assert run.predict("validation").shape == (50, 10)
+    assert run.predict("all").shape[0] == 200 + (data.test.size)
     plain = Run(TDCD(local_steps=1, batch=20), Task.of(data, "linear"), data).fit(1, every=1)
     assert plain.records[-1].validation is None
     assert "validation" not in plain.records[-1].to_json()
@@ -81,7 +81,8 @@ def test_a_run_file_keeps_them_back():
     text = '[data]\nname = "digits"\ntake = 200\n'
     assert build_data(RunFile.parse(text)).validation is None
     held = build_data(RunFile.parse(text, ["data.validation=0.25"]))
-    assert held.validation.size == 50 and held.train.size == 150
+    assert held.validation.size == 50
+    assert held.train.size == 150
 
 
 def test_copies_of_a_thing_are_not_split():
