@@ -137,8 +137,7 @@ VALIDATION = Field(
     "validation",
     float | None,
     None,
-    "share of the training rows to keep back, for [stopping] and sweeps, by a hash of the id; none: no "
-    "row",
+    "share of the training rows kept back for [stopping] and sweeps, by a hash of the id",
     inside(0, 1),
 )
 NAMED = {

@@ -242,8 +242,9 @@ class Run:
         the same, except where silos train alone).
 
         `rows`: "test" (as if none are said), "train", "validation", "all", numbers of rows among
-        all, or a placement. A run on a placement alone predicts its rows, if none are said. `client`: by that
-        client's own model, where clients have such. `at_a_time`: so many rows (None: by size)."""
+        all, or a placement. A run on a placement alone predicts its rows, if none are said.
+        `client`: by that client's own model, where clients have such. `at_a_time`: so many rows
+        (None: by size)."""
         known = next(iter(self.placement.topology.clients.values()))
         if client is not None and client not in known:
             raise SettingError(f"predict: there is no client {client!r}{nearest(client, known)}")
