@@ -217,6 +217,12 @@ def _check_together(values: Mapping[str, Mapping[str, Any]]) -> None:
     construct(Network, values["network"], ("network",))
     for name in values["evaluation"]["metrics"]:
         sections.known(metrics, name, ("evaluation", "metrics"))
+    if values["partition"]["views"] is not None and values["data"]["validation"] is not None:
+        raise BadKey(
+            ("data", "validation"),
+            "with [partition.views], copies of one thing would be among training and validation "
+            "rows: leave it out",
+        )
     if len(set(values["evaluation"]["baselines"])) < len(values["evaluation"]["baselines"]):
         raise BadKey(("evaluation", "baselines"), "a baseline is named twice")
 

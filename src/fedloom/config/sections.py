@@ -23,7 +23,7 @@ from ..core.registry import (
     vertical_partitioners,
     writers,
 )
-from ..core.settings import BadKey, Field, KeyPath, Share, at_least, fields_of
+from ..core.settings import BadKey, Field, KeyPath, Share, at_least, fields_of, inside
 from ..data import datasets as _sets  # noqa: F401  (registers the data sets)
 from ..data.partition.partition import Partition
 from ..data.tables.read import read_tables
@@ -134,6 +134,13 @@ class Output:
         return {**asked, **self.writers}
 
 
+VALIDATION = Field(
+    "validation",
+    float | None,
+    None,
+    "share of the training rows kept back for [stopping] and sweeps, by a hash of the id",
+    inside(0, 1),
+)
 NAMED = {
     "name": Field("name", str, about="a registered set: `fedloom list datasets`"),
     "folder": Field("folder", str | None, None, "where its files are; none: FEDLOOM_DATA"),
@@ -145,6 +152,7 @@ NAMED = {
         "so many training rows, test rows in proportion; none: all",
         at_least(1),
     ),
+    "validation": VALIDATION,
 }
 OWN = {
     "silos": Field(
@@ -154,6 +162,7 @@ OWN = {
     ),
     **fields_of(read_tables, without=("files", "salt")),
     "salt_file": Field("salt_file", str | None, None, "file with the salt of hashed ids"),
+    "validation": VALIDATION,
 }
 MODEL = {
     "name": Field("name", str, "linear", "a registered model: `fedloom list models`"),

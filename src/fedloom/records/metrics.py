@@ -34,6 +34,7 @@ NAMES: dict[Goal, tuple[str, ...]] = {
     "binary": ("accuracy", "f1", "precision", "recall", "auroc", "auprc"),
     "number": ("r2", "mse"),
 }  # what is always measured
+LOSS = "loss"  # of validation rows, beside their metrics
 HEADLINE: dict[Goal, str] = {"classes": "accuracy", "binary": "auroc", "number": "r2"}
 
 
@@ -148,8 +149,10 @@ def metrics(goal: Goal, scores: Tensor, labels: Tensor, more: Collection[str] = 
 
 
 def smaller_is_better(name: str) -> bool:
-    """Of a metric, or of the training loss."""
-    return name == "train_loss" or (name in set(registered) and registered[name].smaller_is_better)
+    """Of a metric, or of a loss."""
+    return name in ("train_loss", LOSS) or (
+        name in set(registered) and registered[name].smaller_is_better
+    )
 
 
 @metric("accuracy", "classes", "binary")

@@ -29,6 +29,8 @@ from .run import Run
 def build_data(file: RunFile, cut: Cut | None = None) -> Federated:
     """The rows of a run file, placed; `cut` instead of drawing one."""
     data = _placed(file, cut)
+    if (share := file.values["data"]["validation"]) is not None:
+        data = data.with_validation(share)
     if "no-exchange" in same_baselines(file, data):
         (silo,) = labelled_silos(data)
         note = f"no-exchange is left out: only silo {silo} has labels, so it is the same as alone"
@@ -47,7 +49,7 @@ def same_baselines(file: RunFile, data: Federated) -> set[str]:
 
 
 def _placed(file: RunFile, cut: Cut | None) -> Federated:
-    settings = dict(file.values["data"])
+    settings = {key: v for key, v in file.values["data"].items() if key != "validation"}
     if "silos" in settings:
         files, salt_file = settings.pop("silos"), settings.pop("salt_file")
         salt = None if salt_file is None else _salt(Path(salt_file))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -20,13 +21,19 @@ from ..core.topology import Topology
 from ..data.placement import Placement
 from ..fabric.engine import Engine
 from ..fabric.schedule import Everyone
-from ..records.metrics import HEADLINE, Metrics, metrics
+from ..records.metrics import HEADLINE, LOSS, Metrics, metrics
 from ..records.record import Record
 
 if TYPE_CHECKING:
     from .run import Run
 
-RowChoice = Literal["test", "train", "all"] | Placement | Sequence[int] | Tensor | npt.NDArray[Any]
+RowChoice = (
+    Literal["test", "train", "validation", "all"]
+    | Placement
+    | Sequence[int]
+    | Tensor
+    | npt.NDArray[Any]
+)
 
 FEW, MANY = 2**12, 2**16  # rows predicted at a time
 KEPT = 2**25  # bytes of a placement's features up to which its minibatches are kept, too
@@ -58,7 +65,7 @@ class Viewer:
         """The rows that are chosen; numbers are those of all rows in the order of their ids."""
         if isinstance(which, Placement):
             return which
-        train, test = self._run.placement, self._run.test
+        train, test, held = self._run.placement, self._run.test, self._run.validation
         word = which if isinstance(which, str) else ""
         if word == "train":
             return train
@@ -68,8 +75,16 @@ class Viewer:
                     "there are no test rows: choose others (rows='train', or a placement)"
                 )
             return test
+        if word == "validation":
+            if held is None:
+                raise SettingError(
+                    "there are no validation rows: keep some back (data.with_validation(0.15), or "
+                    "`validation` in [data]), or choose other rows"
+                )
+            return held
         if self._all is None:
-            self._all = train if test is None else train.joined(test)
+            others = [rows for rows in (test, held) if rows is not None]
+            self._all = reduce(Placement.joined, others, train)
         return self._all if word == "all" else self._all.take(_numbers(which, self._all.size))
 
     def scores(
@@ -134,9 +149,10 @@ class Viewer:
             by_client[client] = {f"local_{name}": metrics(goal, scores, placement.labels())[name]}
         return mean_of(by_client)
 
-    def record(self, test: Placement | None, at_a_time: int | None = None) -> Record:
+    def record(self, at_a_time: int | None = None) -> Record:
         """The run as it stands."""
         run = self._run
+        test, held = run.test, run.validation
         by_hub = {} if test is None else self.metrics(test, at_a_time)
         alone = run.algorithm.predicts_alone
         notes = {} if run.state is None else run.algorithm.notes(run.fed, run.state)
@@ -151,7 +167,11 @@ class Viewer:
             by_silo=by_hub if alone and by_hub else None,
             notes=notes or None,
             privacy=run.algorithm.spending(run.fed),
+            validation=None if held is None else self._validation(held, at_a_time),
         )
+
+    def _validation(self, held: Placement, at_a_time: int | None) -> Metrics:
+        return {LOSS: self.loss(held, at_a_time), **self.means(held, at_a_time)}
 
     def _of(self, placement: Placement, personal: bool, rows: int) -> Seen:
         """`personal`: the state has something of every client, who therefore must be there."""
@@ -162,7 +182,7 @@ class Viewer:
                 fitting = fitting.pooled()
             fed = self._run.engine(fitting, Everyone(), on_demand=True)  # mostly one hub's is asked
             self._seen[key] = Seen(placement, fed, {})
-            while len(self._seen) > 2:  # training and test rows
+            while len(self._seen) > 3:  # training, validation and test rows
                 del self._seen[next(iter(self._seen))]
         return self._seen[key]
 
@@ -183,7 +203,7 @@ class Viewer:
 
 def _numbers(which: Any, size: int) -> Tensor:
     """Numbers of rows, or the rows that a mask has."""
-    wanted = "'test', 'train', 'all', a placement or numbers of rows"
+    wanted = "'test', 'train', 'validation', 'all', a placement or numbers of rows"
     if isinstance(which, str) or not isinstance(which, Sequence | Tensor | np.ndarray):
         raise SettingError(f"rows: {wanted} are expected, not {shown(which)}")
     try:

@@ -149,6 +149,11 @@ class Run:
         return None if self.data is None else self.data.test
 
     @property
+    def validation(self) -> Placement | None:
+        """The validation rows, where some were kept back."""
+        return None if self.data is None else self.data.validation
+
+    @property
     def headline(self) -> str | None:
         """The metric to judge it by."""
         goal = self.task.loss.goal
@@ -236,9 +241,10 @@ class Run:
         """Joint scores of rows, in the order of their ids, as the hub `at` gets them (all hubs get
         the same, except where silos train alone).
 
-        `rows`: "test" (as if none are said), "train", "all", numbers of rows among all, or a
-        placement. A run on a placement alone predicts its rows, if none are said. `client`: by that
-        client's own model, where clients have such. `at_a_time`: so many rows (None: by size)."""
+        `rows`: "test" (as if none are said), "train", "validation", "all", numbers of rows among
+        all, or a placement. A run on a placement alone predicts its rows, if none are said.
+        `client`: by that client's own model, where clients have such. `at_a_time`: so many rows
+        (None: by size)."""
         known = next(iter(self.placement.topology.clients.values()))
         if client is not None and client not in known:
             raise SettingError(f"predict: there is no client {client!r}{nearest(client, known)}")
@@ -262,7 +268,7 @@ class Run:
     @checked()
     def add_record(self, at_a_time: Annotated[int | None, at_least(1)] = None) -> Record:
         """Evaluate the model as it stands, and keep the record."""
-        self.records.append(self._viewer.record(self.test, at_a_time))
+        self.records.append(self._viewer.record(at_a_time))
         return self.records[-1]
 
     @checked()
