@@ -8,6 +8,8 @@ from pathlib import Path
 from ..algorithms.verification.costs import cost
 from ..config.runfile import RunFile
 from ..core.errors import SettingError
+from ..models.losses.choose import described
+from ..models.losses.weights import in_words
 from ..runs.build import build_data, build_parts
 from . import common
 
@@ -43,12 +45,14 @@ def act(chosen: argparse.Namespace) -> None:
     run = next(iter(parts.values()))
     summary = data.summary()
     weights = run.facts().model
+    promises = run.algorithm.promises()
     total = cost(run.algorithm, run.facts())
     sent = {tier: sum(b for line, (_, b) in total.items() if line.tier == tier) for tier in TIERS}
     if chosen.json:
         facts = {"data": summary, "notes": list(data.notes), "parts": list(parts)}
         facts["without_rows"] = [str(client) for client in data.idle]
-        facts["privacy"] = run.algorithm.promises()
+        facts["loss"] = described(run.task.loss)
+        facts["privacy"] = promises
         common.print_json({**facts, "model_bytes": dict(weights), "round_bytes": sent})
         return
     rows = summary["rows"]
@@ -71,7 +75,7 @@ def act(chosen: argparse.Namespace) -> None:
             for silo, facts in summary["silos"].items()
         ],
     )
-    for line in run.algorithm.promises():
+    for line in (*in_words(getattr(run.task.loss, "class_weights", None), data), *promises):
         print(line)
     sizes = ", ".join(f"{common.human_bytes(sent[tier])} {words}" for tier, words in TIERS.items())
     if file.engine.name == "stacked":

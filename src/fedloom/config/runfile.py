@@ -16,6 +16,7 @@ from ..core.settings import BadKey, Field, fields_of
 from ..core.toml import dumps
 from ..data.partition.partition import Partition
 from ..fabric.simclock.clock import Network
+from ..models.threshold import check_threshold
 from . import sections
 from .convert import construct, plain_table, table
 from .lines import key_lines, line_of
@@ -223,6 +224,10 @@ def _check_together(values: Mapping[str, Mapping[str, Any]]) -> None:
             "with [partition.views], copies of one thing would be among training and validation "
             "rows: leave it out",
         )
+    try:
+        check_threshold(values["evaluation"]["threshold"])
+    except SettingError as problem:
+        raise BadKey(("evaluation", "threshold"), str(problem)) from None
     if len(set(values["evaluation"]["baselines"])) < len(values["evaluation"]["baselines"]):
         raise BadKey(("evaluation", "baselines"), "a baseline is named twice")
 

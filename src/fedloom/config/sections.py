@@ -30,6 +30,7 @@ from ..data.tables.read import read_tables
 from ..fabric.simclock.clock import Network
 from ..models.losses.choose import unknown_setting
 from ..models.task import Combine
+from ..models.threshold import Threshold
 from .convert import construct, table
 
 FILLED = (
@@ -102,6 +103,12 @@ class Evaluation:
         tuple[str, ...],
         "what else to measure on test rows, besides what is usual: `fedloom list metrics`",
     ] = ()
+    threshold: Annotated[
+        Threshold,
+        "of two classes: the probability above which a row is said to be of the second; or chosen "
+        "on validation rows, for the best `f1`, `balanced` accuracy or `accuracy`, or for the "
+        "lowest cost: `{missed = 5, false_alarm = 1}`",
+    ] = 0.5
     rows: Annotated[int | None, at_least(1), "rows predicted at a time; none: by their size"] = None
 
 

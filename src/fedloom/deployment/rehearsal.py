@@ -44,7 +44,7 @@ from ..runs.processes import Started
 from ..runs.run import Run
 from .agreement.agreement import Agreement
 from .agreement.own_rows import preparation_beside, write_rows
-from .agreement.shared_facts import SharedFacts
+from .agreement.shared_facts import SharedFacts, wants_balance
 from .connect import listeners, peers
 from .keys.allow_list import write_list
 from .keys.certificates import Authority, save
@@ -102,7 +102,7 @@ class Rehearsal:
             write_json(self.folder / "schedule.json", run.record.to_json())
             file = file.replaced("engine", schedule=str(self.folder / "schedule.json"))
         write_text(self.folder / "run.toml", file.to_toml(), SHARED)
-        agreement = Agreement.of(file, SharedFacts.of(run))
+        agreement = Agreement.of(file, SharedFacts.of(run, wants_balance(file)))
         agreement.write(self.folder / "agreement.json")
         self._write_parties(run, agreement)
         run = build_run(file, data, secrets=self.secrets)

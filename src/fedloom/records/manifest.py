@@ -17,6 +17,9 @@ from ..config.runfile import RunFile
 from ..core.errors import DataError
 from ..core.files import SHARED, write_json
 from ..data.federated import Federated
+from ..models.losses import Loss
+from ..models.losses.choose import described
+from ..models.losses.weights import in_words
 
 NAME = "manifest.json"
 PACKAGES = ("fedloom", "torch", "numpy", "scikit-learn", "pyarrow", "safetensors")
@@ -39,7 +42,10 @@ class Manifest:
             raise DataError(f"{path} is damaged: {problem}") from None
 
     @staticmethod
-    def begun(file: RunFile, data: Federated, parts: Sequence[str], folder: Path) -> Manifest:
+    def begun(
+        file: RunFile, data: Federated, parts: Sequence[str], folder: Path, loss: Loss
+    ) -> Manifest:
+        weights = in_words(getattr(loss, "class_weights", None), data)
         values = {
             "fedloom": version_of("fedloom"),
             "algorithm": parts[0],
@@ -51,8 +57,9 @@ class Manifest:
             "halted": {},
             "parts": list(parts),
             "config": file.to_dict(),
+            "loss": described(loss),
             "data": data.summary(),
-            "notes": list(data.notes),
+            "notes": [*data.notes, *weights],
             "sources": dict(data.sources),
             "partition": "partition.json" if data.cut is not None else None,
             "seed": file.engine.seed,

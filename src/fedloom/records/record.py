@@ -25,6 +25,8 @@ class Record:
     old the embeddings were that an asynchronous one worked with. `privacy`: where embeddings are
     perturbed, in which mode, whether that is a guarantee, and what was spent on a record.
     `validation`: the loss and the metrics of the validation rows, where there are any.
+    `threshold`: the probability above which a row is said to be of class 1, by silo where silos
+    predict on their own; None: 0.5.
     """
 
     round: int
@@ -38,10 +40,11 @@ class Record:
     notes: Mapping[str, Any] | None = None
     privacy: Mapping[str, Any] | None = None
     validation: Metrics | None = None
+    threshold: float | Mapping[str, float] | None = None
 
     def to_json(self) -> dict[str, Any]:
         fields = asdict(self)
-        for name in ("by_silo", "notes", "privacy", "validation"):
+        for name in ("by_silo", "notes", "privacy", "validation", "threshold"):
             if fields[name] is None:
                 del fields[name]
         return fields

@@ -117,6 +117,7 @@ def build_run(
         executor=engine.executor,
         network=file.network,
         metrics=file.evaluation.metrics,
+        threshold=file.evaluation.threshold,
         ranks=ranks,
         secrets=secrets,
     )

@@ -21,8 +21,10 @@ from ..core.topology import Topology
 from ..data.placement import Placement
 from ..fabric.engine import Engine
 from ..fabric.schedule import Everyone
+from ..models.threshold import HALF
 from ..records.metrics import HEADLINE, LOSS, Metrics, metrics
 from ..records.record import Record
+from ..records.thresholds import choose_threshold
 
 if TYPE_CHECKING:
     from .run import Run
@@ -123,13 +125,27 @@ class Viewer:
 
     def metrics(self, placement: Placement, at_a_time: int | None = None) -> dict[str, Metrics]:
         """Metrics at every hub that predicts for itself."""
-        goal, more = self._run.task.loss.goal, self._run.metrics
-        if goal is None:
+        loss, more = self._run.task.loss, self._run.metrics
+        if loss.goal is None:
             return {}
-        labels = placement.labels()
+        labels, thresholds = placement.labels(), self.thresholds(at_a_time)
         return {
-            hub: metrics(goal, scores, labels, more)
+            hub: metrics(loss.goal, loss.values(scores), labels, more, thresholds[hub])
             for hub, scores in self.scores(placement, at_a_time).items()
+        }
+
+    def thresholds(self, at_a_time: int | None = None) -> dict[str, float]:
+        """The probability above which a row is said to be of class 1, at every hub that predicts
+        for itself: the run's, or by its rule for the validation rows as the model stands."""
+        run = self._run
+        rule, held = run.threshold, run.validation
+        if isinstance(rule, float):
+            return dict.fromkeys(run.fed.silos, rule)
+        assert held is not None  # checked before training
+        labels = held.labels()
+        return {
+            hub: choose_threshold(labels, scores, rule)
+            for hub, scores in self.scores(held, at_a_time).items()
         }
 
     def means(self, placement: Placement, at_a_time: int | None = None) -> Metrics:
@@ -146,7 +162,8 @@ class Viewer:
         by_client = {}
         for client in names:
             (scores,) = self.scores(placement, at_a_time, client).values()
-            by_client[client] = {f"local_{name}": metrics(goal, scores, placement.labels())[name]}
+            values = run.task.loss.values(scores)
+            by_client[client] = {f"local_{name}": metrics(goal, values, placement.labels())[name]}
         return mean_of(by_client)
 
     def record(self, at_a_time: int | None = None) -> Record:
@@ -168,10 +185,18 @@ class Viewer:
             notes=notes or None,
             privacy=run.algorithm.spending(run.fed),
             validation=None if held is None else self._validation(held, at_a_time),
+            threshold=self._threshold(at_a_time),
         )
 
     def _validation(self, held: Placement, at_a_time: int | None) -> Metrics:
         return {LOSS: self.loss(held, at_a_time), **self.means(held, at_a_time)}
+
+    def _threshold(self, at_a_time: int | None) -> float | dict[str, float] | None:
+        """For a record, unless it is a half."""
+        if self._run.threshold == HALF:
+            return None
+        by_hub = self.thresholds(at_a_time)
+        return by_hub if self._run.algorithm.predicts_alone else next(iter(by_hub.values()))
 
     def _of(self, placement: Placement, personal: bool, rows: int) -> Seen:
         """`personal`: the state has something of every client, who therefore must be there."""

@@ -30,7 +30,9 @@ from ..models.clipping import GUARDED, guarded
 from ..models.library import IN_A_ROW, Maker, in_a_row, registered
 from ..models.losses import Loss, LossLike, loss_of
 from ..models.losses.choose import described
-from ..records.metrics import Metrics, check_metrics, metrics
+from ..models.threshold import HALF
+from ..records.metrics import Metrics, metrics
+from ..records.own_metrics import MetricLike, chosen_metrics
 
 How = Literal["joint", "combined", "alone"]
 Sources = Mapping[str, Any]
@@ -42,7 +44,9 @@ CURE = "save it again (run.save), or restore it from a backup"
 @dataclass(frozen=True, eq=False)
 class Model:
     """`how` silos predict: "joint" (embeddings meet, then the head), "combined" (lone silos' scores
-    put together), "alone" (a silo by itself; say which with `at`). `facts` are for people."""
+    put together), "alone" (a silo by itself; say which with `at`). `threshold`: the probability
+    above which a row is said to be of class 1; by silo where they predict alone. `facts` are for
+    people."""
 
     how: How
     blocks: Mapping[str, nn.Module]
@@ -50,6 +54,7 @@ class Model:
     combine: str
     widths: Mapping[str, int]
     loss: Loss
+    threshold: float | Mapping[str, float]
     makers: Mapping[str, Maker | None]
     head_maker: Maker | None = None
     classes: tuple[str, ...] = ()
@@ -125,14 +130,34 @@ class Model:
         raise ModelError("only classes have probabilities")
 
     @checked()
+    def decide(self, scores: Tensor, at: str | None = None) -> Tensor:
+        """What scores say of rows: the number of a class (of two, class 1 above the model's
+        `threshold`), or a number in the labels' own unit."""
+        if self.goal == "binary":
+            return (self.probabilities(scores.double()) > self.threshold_of(at)).long()
+        return scores.argmax(1) if self.goal == "classes" else self.loss.values(scores)
+
+    def threshold_of(self, silo: str | None = None) -> float:
+        """The probability above which a row is said to be of class 1; `silo`: where silos predict
+        alone."""
+        if not isinstance(self.threshold, Mapping):
+            return self.threshold
+        if silo not in self.threshold:
+            hint = nearest(silo or "", self.threshold)
+            raise SettingError(f"silos that trained alone decide alone: at={silo!r}{hint}")
+        return self.threshold[silo]
+
+    @checked()
     def evaluate(
-        self, placement: Placement, at: str | None = None, *, more: Sequence[str] = ()
+        self, placement: Placement, at: str | None = None, *, more: Sequence[MetricLike] = ()
     ) -> Metrics:
-        """Test metrics of a placement with labels; `more`: registered ones besides the usual."""
+        """Test metrics of a placement with labels; `more`: besides the usual, as in `Run`."""
         if self.goal is None:
             raise ModelError("a loss of your own has no metrics: use predict")
-        check_metrics(more, self.goal)
-        return metrics(self.goal, self.predict(placement, at), placement.labels(), more)
+        others, scores = chosen_metrics(more, self.goal), self.predict(placement, at)
+        threshold = self.threshold_of(at) if self.goal == "binary" else HALF
+        values = self.loss.values(scores)
+        return metrics(self.goal, values, placement.labels(), others, threshold)
 
     def _embedded(self, silo: str, x: Tensor) -> Tensor:
         block = self.blocks[silo]
@@ -179,6 +204,7 @@ class Model:
             "combine": self.combine,
             "loss": described(self.loss),
             "goal": self.goal,
+            "threshold": self.threshold,
             "widths": dict(self.widths),
             "blocks": {j: None if m is None else m.describe() for j, m in self.makers.items()},
             "head": None if self.head_maker is None else self.head_maker.describe(),
@@ -225,6 +251,7 @@ def load_model(
             saved["combine"],
             saved["widths"],
             _loss(saved, loss),
+            saved["threshold"],
             {silo: maker if isinstance(maker, Maker) else None for silo, maker in makers.items()},
             head_maker if isinstance(head_maker, Maker) else None,
             tuple(saved["classes"]),

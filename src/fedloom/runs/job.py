@@ -147,7 +147,8 @@ class Job:
         write_text(self.folder / "run.toml", self.file.to_toml(), SHARED)
         if data.cut is not None:
             data.cut.save(self.folder / "partition.json")
-        return Manifest.begun(self.file, data, list(parts), self.folder)
+        loss = next(iter(parts.values())).task.loss
+        return Manifest.begun(self.file, data, list(parts), self.folder, loss)
 
     def _meet(self) -> None:
         """From here on the folder is as all ranks find it."""

@@ -41,9 +41,12 @@ from ..fabric.schedule import Everyone, Recorded, Schedule
 from ..fabric.simclock.clock import Clock, Network, Times
 from ..models.library import Maker
 from ..models.task import JointModel, Task, split_head
-from ..records.metrics import HEADLINE, Metrics, check_metrics
+from ..models.threshold import HALF, Threshold
+from ..records.metrics import HEADLINE, Metrics
+from ..records.own_metrics import MetricLike, chosen_metrics
 from ..records.record import Record
 from ..records.snapshot import Snapshot
+from ..records.thresholds import check_rows
 from .evaluator import RowChoice, Viewer
 from .export import How, Model
 from .loop import play
@@ -59,8 +62,11 @@ class Run:
     `chunk`: clients run at once by the stacked engine (None: by their size), `replay`: calls after
     which it traces local work (0: never), `compile`: whether it compiles it, `executor`: what
     executes it, by name, `limits`: its thresholds; see docs/speed.md. `precision`: "tf32" and
-    "bf16" keep weights in float32. `network`: links and speeds for `time`. `metrics`: registered
-    ones to measure besides the usual. `ranks`: processes to share the clients' work with; see
+    "bf16" keep weights in float32. `network`: links and speeds for `time`. `metrics`: what
+    to measure besides the usual: registered names, functions of labels and scores, or objects of
+    torchmetrics. `threshold`: the probability above which a row is said to be of class 1, or a rule
+    by which it is chosen on validation rows: "f1", "balanced", "accuracy" or {"missed": 5,
+    "false_alarm": 1}. `ranks`: processes to share the clients' work with; see
     docs/several-processes.md. `secrets` of real parties, to compute what they would.
     After an error, `state`, `round` and `time` are those of the last complete round.
     """
@@ -83,7 +89,8 @@ class Run:
         executor: str | None = None,
         limits: Limits = DEFAULT,
         network: Network | None = None,
-        metrics: Sequence[str] = (),
+        metrics: Sequence[MetricLike] = (),
+        threshold: Threshold = HALF,
         ranks: Ranks | None = None,
         secrets: Secrets | None = None,
     ):
@@ -92,8 +99,9 @@ class Run:
         placement = data.train if isinstance(data, Federated) else data
         task = algorithm.trains(task)
         self.algorithm, self.task, self.placement = algorithm, task, placement
-        check_metrics(metrics, task.loss.goal)
-        self.metrics = tuple(metrics)
+        self.metrics = chosen_metrics(metrics, task.loss.goal)
+        check_rows(threshold, task.loss.goal, self.validation)
+        self.threshold = float(threshold) if isinstance(threshold, int | float) else threshold
         self.halted: str | None = None  # why it ended before the rounds it was asked for
         self.shapes = task.shapes(placement, dtype_of(precision))
         algorithm.check(task, placement)
@@ -302,6 +310,7 @@ class Run:
             combine=self.task.combine,
             widths=self.shapes.width,
             loss=self.task.loss,
+            threshold=self._decides(),
             makers={j: _maker(block.source) for j, block in self.task.blocks.items()},
             head_maker=None if head is None else _maker(head.source),
             classes=() if data is None else data.classes,
@@ -309,6 +318,10 @@ class Run:
             preparation=None if data is None else data.preparation,
             facts={"algorithm": type(self.algorithm).__name__, "rounds": self.round},
         )
+
+    def _decides(self) -> float | dict[str, float]:
+        by_hub = self._viewer.thresholds()
+        return by_hub if self.algorithm.predicts_alone else next(iter(by_hub.values()))
 
     @checked()
     def save(self, folder: str | PathLike[str]) -> Path:

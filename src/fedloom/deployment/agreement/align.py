@@ -15,14 +15,14 @@ round over the verbs: ARCHITECTURE.md, "Agreement and availability".
     client -> hub   variants  hashes of forms of ids that are not common (id_variants.py)
     hub -> hub      silo-variants  of its silo
     hub -> client   kinds     of the silo's columns: enough ids match, it goes on
-    client -> hub   summary   of its columns; which labels occur
-    hub -> hub      facts     how many columns, which labels
+    client -> hub   summary   of its columns; which labels occur (and how often, if `balanced`)
+    hub -> hub      facts     how many columns, which labels (and how often in the silo)
     hub -> client   basis     the shared facts; the silo's preparation
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ from ...data.placement import View
 from ...data.tables.id_overlap import counted
 from ...data.tables.prepare import Preparation
 from ...fabric.kinds import Key, Message
+from ...models.losses.weights import balanced_of
 from ...transports.links.party import PartyTransport
 from ..connect import Connections
 from ..log import Log
@@ -48,7 +49,16 @@ from .agreement import Agreement
 from .id_variants import more_of, of_silo, overlap_at
 from .messages import MOVES, AlignmentRefused, go_ahead, packed, permits, unpacked
 from .own_rows import preparation_beside, write_rows
-from .own_tables import OwnTable, TableSettings, fitted, kinds_of, refuse_poor, rows_of, target_of
+from .own_tables import (
+    OwnTable,
+    TableSettings,
+    class_counts,
+    fitted,
+    kinds_of,
+    refuse_poor,
+    rows_of,
+    target_of,
+)
 from .shared_facts import SharedFacts
 
 
@@ -118,7 +128,7 @@ class Alignment:
         kinds = go_ahead(unpacked(self._receive("kinds", me.silo)["told"]))["kinds"]
         summary = {
             "columns": table.summary(kinds, numbers),
-            "labels": table.labels(common, settings.goal),
+            "labels": table.labels(common, numbers),
         }
         self._send("summary", me.silo, told=packed(summary))
         agreed = unpacked(self._receive("basis", me.silo)["told"])
@@ -146,10 +156,13 @@ class Alignment:
         sums = {client: unpacked(self._receive("summary", client)["told"]) for client in clients}
         columns = [sums[client]["columns"] for client in clients]
         preparation = fitted(me, columns, self.settings.rare)
+        labels_of = {client: sums[client]["labels"] for client in clients}
+        counts = self._class_counts(labels_of)
         facts = {
             "width": len(preparation.columns),
             "labelled": tables[clients[0]]["labels"],
-            "labels": {client.name: sums[client]["labels"] for client in clients},
+            "labels": {client.name: told for client, told in labels_of.items()},
+            "counts": counts,
             "rows": size,
         }
         shared = self._settle({me: facts, **self._exchange("facts", others, facts)})
@@ -205,6 +218,16 @@ class Alignment:
             self._send(kind, other, told=packed(value))
         return {other: unpacked(self._receive(kind, other)["told"]) for other in others}
 
+    def _class_counts(self, labels_of: Mapping[Client, Any]) -> list[int] | None:
+        """Of the silo's training rows, where they are needed; those of its clients stay here."""
+        told = {client: labels for client, labels in labels_of.items() if labels is not None}
+        if not self.settings.balanced or not told:
+            return None
+        counts = class_counts(self.settings, told)
+        for labels in told.values():
+            del labels["counts"]
+        return counts
+
     def _settle(self, facts: Mapping[str, Any]) -> SharedFacts:
         """The same at every hub."""
         silos = self.topology.silos
@@ -232,7 +255,16 @@ class Alignment:
             features,
             ((), torch.int64 if several else torch.float32),
             labelled,
+            self._weights(facts[labelled[0]]["counts"], target),
         )
+
+    def _weights(self, counts: Sequence[int] | None, target: Target) -> tuple[float, ...]:
+        """So that each class counts alike, where the run file asks for it."""
+        if counts is None:
+            return ()
+        if len(counts) != len(target.classes):
+            raise DataError(f"{len(counts)} classes were counted, {len(target.classes)} are known")
+        return balanced_of(counts, target.classes)
 
     def _write(
         self,

@@ -26,6 +26,7 @@ from ...data.tables.id_overlap import Overlap
 from ...data.tables.prepare import CategorySummary, NumberSummary, SiloPreparation, Summary, fit
 from ...data.tables.schema import table_of
 from .id_variants import variants_of
+from .shared_facts import wants_balance
 
 HASH = 32  # bytes
 
@@ -43,6 +44,7 @@ class TableSettings:
     drop: Sequence[str]
     rare: int
     min_match: float
+    balanced: bool = False  # whether weights of classes follow from the labels
 
     @staticmethod
     def of(file: RunFile) -> TableSettings:
@@ -57,8 +59,8 @@ class TableSettings:
             raise SettingError("data: goal is needed: nobody sees all labels to guess it from")
         if isinstance(data["test"], str):
             raise SettingError("data: test must be a share here, not a column")
-        values = {field.name: data[field.name] for field in fields(TableSettings)}
-        return TableSettings(**values)
+        values = {f.name: data[f.name] for f in fields(TableSettings) if f.name in data}
+        return TableSettings(**values, balanced=wants_balance(file))
 
 
 class OwnTable:
@@ -66,6 +68,7 @@ class OwnTable:
 
     def __init__(self, path: Path, salt: str, me: Client, settings: TableSettings):
         given, self._me, self._salt = settings, me, salt
+        self._settings = settings
         text, drop = frozenset(given.categories), frozenset(given.drop) - {given.label}
         wanted = ReadOptions(given.id, text, drop, salt=salt)
         self._sheet = read_sheet(path, title(me), wanted)
@@ -97,16 +100,23 @@ class OwnTable:
         kinds = {name: _kind_of(self._sheet.columns[name]) for name in self._features}
         return {"features": kinds, "labels": self._labels is not None}
 
-    def labels(self, common: Tensor, goal: str) -> dict[str, Any] | None:
-        """Which labels there are among the common rows; none where they are numbers."""
-        if self._labels is None or goal == "number":
+    def labels(self, common: Tensor, numbers: Tensor) -> dict[str, Any] | None:
+        """Which labels there are among the common rows and, where classes are to count alike, in
+        how many training rows; none where labels are numbers."""
+        if self._labels is None or self._settings.goal == "number":
             return None
-        cells = self._labels
-        labels = take(cells.values, self._rows[common.numpy().astype(bool)])
+        cells, is_common = self._labels, common.numpy().astype(bool)
+        labels = take(cells.values, self._rows[is_common])
+        train = numbers.numpy()[is_common] >= 0
         if isinstance(labels, TextColumn):
-            used = [labels.names[code] for code in np.unique(labels.codes).tolist() if code >= 0]
-            return {"kind": cells.kind, "text": used}
-        return {"kind": cells.kind, "numbers": np.unique(labels).tolist()}
+            codes = [code for code in np.unique(labels.codes).tolist() if code >= 0]
+            told = {"text": [labels.names[code] for code in codes]}
+            counts = [int((labels.codes[train] == code).sum()) for code in codes]
+        else:
+            told = {"numbers": np.unique(labels).tolist()}
+            counts = [int((labels[train] == number).sum()) for number in told["numbers"]]
+        more = {"counts": counts} if self._settings.balanced else {}
+        return {"kind": cells.kind, **told, **more}
 
     def summary(self, kinds: Mapping[str, ColumnKind], numbers: Tensor) -> dict[str, Any]:
         """Of the training rows, column by column."""
@@ -243,11 +253,22 @@ def target_of(settings: TableSettings, labels_of: Mapping[Client, Any]) -> Targe
     """What labels mean, from those that occur at each client."""
     if settings.goal == "number":
         return Target("number")
-    cells = {}
-    for client, labels in labels_of.items():
-        if "text" in labels:
-            words = TextColumn(tuple(labels["text"]), np.arange(len(labels["text"])))
-            cells[client] = Cells(labels["kind"], words)
-        else:
-            cells[client] = Cells(labels["kind"], np.array(labels["numbers"], dtype=np.float64))
+    cells = {client: _cells(labels) for client, labels in labels_of.items()}
     return find_target(settings.label, cells, settings.goal)[0]
+
+
+def class_counts(settings: TableSettings, labels_of: Mapping[Client, Any]) -> list[int]:
+    """How many training rows of a silo are of each class, from what its clients told."""
+    target = target_of(settings, labels_of)
+    total = np.zeros(len(target.classes))
+    for client, labels in labels_of.items():
+        codes = target.encode(_cells(labels), title(client)).long().numpy()
+        total += np.bincount(codes, labels["counts"], minlength=len(total))
+    return [int(count) for count in total]
+
+
+def _cells(labels: Mapping[str, Any]) -> Cells:
+    if "text" in labels:
+        words = TextColumn(tuple(labels["text"]), np.arange(len(labels["text"])))
+        return Cells(labels["kind"], words)
+    return Cells(labels["kind"], np.array(labels["numbers"], dtype=np.float64))

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ...config.runfile import RunFile
+from ...core.errors import DataError
 from ...core.topology import Topology
 from ...data.dataset import Goal
 from ...data.federated import Federated
@@ -29,7 +30,7 @@ FEW = 64  # made-up rows for each client
 @dataclass(frozen=True)
 class SharedFacts:
     """`size`: common rows; `outputs`: scores that a model gives for a row; `labelled`: silos whose
-    clients have labels."""
+    clients have labels; `class_weights`: where the run file asks for balanced ones."""
 
     topology: Topology
     size: int
@@ -39,10 +40,12 @@ class SharedFacts:
     features: Mapping[str, Spec]
     label: Spec
     labelled: tuple[str, ...]
+    class_weights: tuple[float, ...] = ()
 
     @staticmethod
-    def of(run: Run) -> SharedFacts:
-        """Of a run that has all data in one place."""
+    def of(run: Run, balanced: bool = False) -> SharedFacts:
+        """Of a run that has all data in one place; `balanced`: whether its weights of classes
+        follow from them."""
         data, rows = run.data, run.placement
         assert data is not None
         labels = rows.labels()
@@ -55,6 +58,7 @@ class SharedFacts:
             {silo: (tuple(x.shape[1:]), x.dtype) for silo, x in rows.x.items()},
             (tuple(labels.shape[1:]), labels.dtype),
             tuple(silo for silo, y in rows.y.items() if y is not None),
+            getattr(run.task.loss, "class_weights", ()) if balanced else (),
         )
 
     def run(self, file: RunFile) -> Run:
@@ -66,7 +70,7 @@ class SharedFacts:
         data = replace(data, train=algorithm.fitting(data.train))
         return Run(
             algorithm,
-            build_task(file, data),
+            self._task(file, data),
             data,
             seed=engine.seed,
             engine="reference",
@@ -74,7 +78,18 @@ class SharedFacts:
         )
 
     def task(self, file: RunFile) -> Task:
-        return build_algorithm(file).trains(build_task(file, self.outline(1)))
+        return build_algorithm(file).trains(self._task(file, self.outline(1)))
+
+    def _task(self, file: RunFile, data: Federated) -> Task:
+        """The task of made-up rows, whose labels say nothing about weights of classes."""
+        if wants_balance(file):
+            if not self.class_weights:
+                raise DataError(
+                    "the agreement has no weights of classes: align again, all together"
+                )
+            loss = {**file.values["model"]["loss"], "class_weights": list(self.class_weights)}
+            file = file.replaced("model", loss=loss)
+        return build_task(file, data)
 
     def check(self, file: RunFile, view: View) -> None:
         """Refuse what the algorithm cannot run on: made-up rows as agreed on, with a party's own
@@ -120,6 +135,7 @@ class SharedFacts:
             "features": {silo: spec_json(spec) for silo, spec in self.features.items()},
             "label": spec_json(self.label),
             "labelled": list(self.labelled),
+            "class_weights": list(self.class_weights),
         }
 
     @staticmethod
@@ -134,7 +150,14 @@ class SharedFacts:
             {silo: spec_of(spec) for silo, spec in saved["features"].items()},
             spec_of(saved["label"]),
             tuple(saved["labelled"]),
+            tuple(map(float, saved["class_weights"])),
         )
+
+
+def wants_balance(file: RunFile) -> bool:
+    """Whether weights of classes follow from how many rows each class has."""
+    loss = file.values["model"]["loss"]
+    return isinstance(loss, Mapping) and loss.get("class_weights") == "balanced"
 
 
 def spec_json(spec: Spec) -> list[Any]:

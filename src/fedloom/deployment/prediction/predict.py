@@ -21,6 +21,7 @@ from ...core.files import locked, private_folder
 from ...core.topology import SERVER, Client, Party, title
 from ...engines.party.timeouts import Waits
 from ...fabric.schedule import Everyone
+from ...models.threshold import HALF, in_words, is_rule
 from ...runs.build import build_algorithm
 from ...runs.evaluator import FEW
 from ..agreement.agreement import Agreement
@@ -79,6 +80,13 @@ class Prediction:
                 'missing = "without": here scores are not sums over silos (a head, combine = '
                 '"concat", or pooled columns), so none can be left out'
             )
+        threshold = self.file.evaluation.threshold
+        if self.question is not None and is_rule(threshold):
+            raise SettingError(
+                f"evaluation.threshold: {in_words(threshold)} is sought on validation rows, which "
+                "nobody has here; give the number that a simulation, or your own rows, found"
+            )
+        self.threshold = threshold if isinstance(threshold, float) else HALF
         shared = {"step": "predict", "for": str(self.asker), "agreed": self.agreement.to_json()}
         self.run = fingerprint(self.file, shared)
         self.folder = Path(self.own.party.folder)
@@ -155,7 +163,8 @@ class Prediction:
             if len(scores) != len(self.ids) or len(there) != len(self.ids):
                 raise DataError(f"{title(self.home)} sent scores of other rows")
             facts, out = self.agreement.facts, self.question.out
-            write_scores(out, self.names.column, self.ids, scores, there, facts)
+            loss, column = facts.task(self.file).loss, self.names.column
+            write_scores(out, column, self.ids, scores, there, facts, loss, self.threshold)
         self.log.note("predicted", rows=size, version=available.version)
         self.log.say(f"{title(self.me)}: done; model version {available.version[:12]}")
 

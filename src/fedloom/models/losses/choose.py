@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ...core.errors import ModelError, SettingError, nearest
 from ...core.registry import losses
+from ...core.settings import shown
 from ...data.dataset import Goal
 from .base import Loss
 from .own import OwnLoss
@@ -29,6 +30,8 @@ def loss_of(given: LossLike, goal: Goal | None = None) -> Loss:
         if "name" not in given:
             raise SettingError('loss: say its "name": fedloom list losses')
         return made(given["name"], settings)
+    if isinstance(given, type):
+        raise SettingError(f"loss: a name, a Loss or a function is expected, not {shown(given)}")
     return OwnLoss(given, goal)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from ...core.checked import Checked
 from ...core.errors import DataError, ModelError, SettingError
 from ...core.registry import losses
-from ...core.settings import Limit, at_least
+from ...core.settings import Limit, shown
 from ...data.federated import Federated
 from .base import Loss
 from .weights import balanced, by_class
@@ -36,7 +36,6 @@ class OfClasses(Checked, Loss):
 
     class_weights: Annotated[
         ClassWeights | None,
-        at_least(0),
         '"balanced" (each class counts alike), numbers in the order of the classes, or a table of '
         "numbers by class; none: each row counts alike",
     ] = None
@@ -47,8 +46,13 @@ class OfClasses(Checked, Loss):
     def __post_init__(self) -> None:
         super().__post_init__()
         given = self.class_weights
-        numbers = given.values() if isinstance(given, Mapping) else given
-        if given is not None and given != "balanced" and not any(numbers or ()):
+        if given is None or given == "balanced":
+            return
+        numbers = list(given.values() if isinstance(given, Mapping) else given)
+        for number in numbers:
+            if number < 0:
+                raise SettingError(f"class_weights must be at least 0, not {shown(number)}")
+        if not any(numbers):
             raise SettingError("class_weights: at least one must be above 0")
 
     def fitted(self, data: Federated) -> Self:

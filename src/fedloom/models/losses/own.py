@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ...core.errors import ModelError
 from ...core.gradients import grad
 from ...data.dataset import Goal
+from ..check import under_vmap
 from .base import Loss
 
 MADE_UP = 5  # rows
@@ -29,8 +30,6 @@ class OwnLoss(Loss):
 
     def __post_init__(self) -> None:
         function = self.function
-        if isinstance(function, type):
-            raise ModelError(f"loss: {function.__name__} is a class: make one of it first")
         if not isinstance(function, nn.Module):
             return
         if getattr(function, "reduction", "none") != "none":
@@ -45,7 +44,8 @@ class OwnLoss(Loss):
 
     @property
     def name(self) -> str:
-        return getattr(self.function, "__name__", type(self.function).__name__)
+        name = getattr(self.function, "__name__", type(self.function).__name__)
+        return name if name.isidentifier() else "the loss"
 
     def rows(self, scores: Tensor, labels: Tensor) -> Tensor:
         if labels.is_floating_point() and labels.numel() == scores.numel():
@@ -95,8 +95,7 @@ class OwnLoss(Loss):
     def _check_gradient(self, scores: Tensor, labels: Tensor) -> None:
         try:
             slope = grad(lambda z: self.rows(z, labels).sum())(scores)
-            each = torch.func.vmap(torch.func.grad(lambda z, y: self.rows(z, y).sum()))
-            many = each(scores[None], labels[None])[0]
+            many = under_vmap(grad(lambda z, y: self.rows(z, y).sum()), scores, labels)
         except Exception as problem:
             raise ModelError(f"{self.name}: it has no gradient ({problem})") from problem
         if not bool(slope.isfinite().all()) or not bool(slope.any()):

@@ -26,9 +26,7 @@ def balanced_of(counts: Sequence[int], classes: Sequence[str]) -> tuple[float, .
     return tuple(sum(counts) / (len(counts) * count) for count in counts)
 
 
-def by_class(
-    given: Sequence[float] | Mapping[str, float], data: Federated
-) -> tuple[float, ...]:
+def by_class(given: Sequence[float] | Mapping[str, float], data: Federated) -> tuple[float, ...]:
     """Weights as numbers in the order of the classes."""
     known = names(data)
     if not isinstance(given, Mapping):
@@ -41,6 +39,14 @@ def by_class(
     if missing := [name for name in known if name not in given]:
         raise SettingError(f"class_weights: none for class {missing[0]!r}: give one for each class")
     return tuple(float(given[name]) for name in known)
+
+
+def in_words(weights: Sequence[float] | None, data: Federated) -> list[str]:
+    """What rows of each class count, for people; nothing where each row counts alike."""
+    if weights is None or data.goal == "number":
+        return []
+    each = zip(names(data), weights, strict=True)
+    return ["class weights: " + ", ".join(f"{name} {weight:.4g}" for name, weight in each)]
 
 
 def names(data: Federated) -> tuple[str, ...]:
