@@ -49,6 +49,12 @@ The settings of the named model are keys of the section, too; they follow this t
 PARTITIONERS = """\
 One of [another package](plugins.md) may take settings: `vertical = {name = "mine", width = 3}`."""
 
+LOSSES = """\
+## Losses
+
+A loss is a name or, with settings, a table: `loss = {name = "huber", delta = 2.0}`. See
+[Losses](losses.md)."""
+
 
 def page() -> str:
     return "\n".join(_parts()).rstrip() + "\n"
@@ -72,6 +78,8 @@ def _parts() -> Iterator[str]:
     yield PARTITIONERS + "\n"
     yield from _section("model", MODEL, sections.MODEL)
     yield from _entries("models")
+    yield LOSSES + "\n"
+    yield from _entries("losses")
     algorithm = "The algorithm, and for how long. Its own settings are keys of the section, too."
     yield from _section("algorithm", algorithm, sections.RUN)
     yield from _entries("algorithms")

@@ -54,13 +54,13 @@ class Model:
     combine: str
     widths: Mapping[str, int]
     loss: Loss
-    threshold: float | Mapping[str, float]
     makers: Mapping[str, Maker | None]
     head_maker: Maker | None = None
     classes: tuple[str, ...] = ()
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     preparation: Preparation | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
+    threshold: float | Mapping[str, float] = HALF
 
     @property
     def silos(self) -> tuple[str, ...]:
@@ -251,13 +251,13 @@ def load_model(
             saved["combine"],
             saved["widths"],
             _loss(saved, loss),
-            saved["threshold"],
             {silo: maker if isinstance(maker, Maker) else None for silo, maker in makers.items()},
             head_maker if isinstance(head_maker, Maker) else None,
             tuple(saved["classes"]),
             {silo: tuple(names) for silo, names in saved["columns"].items()},
             None if prepared is None else Preparation.from_json(prepared),
             saved["facts"],
+            saved["threshold"],
         )
     except (OSError, ValueError, KeyError, TypeError, RuntimeError) as problem:
         if isinstance(problem, DataError | ModelError | SettingError):

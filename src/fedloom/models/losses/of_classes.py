@@ -132,7 +132,7 @@ class CrossEntropy(OfClasses):
     def to(self, dtype: torch.dtype, device: torch.device) -> CrossEntropy:
         """With the weights as a tensor, which is no work of a traced step."""
         placed = replace(self)
-        if self.class_weights is not None:
+        if isinstance(self.class_weights, tuple):
             vector = torch.tensor(self.class_weights, dtype=dtype, device=device)
             object.__setattr__(placed, "_vector", vector)
         return placed
@@ -162,7 +162,7 @@ class CrossEntropy(OfClasses):
     def _shares(self, of: Tensor, scores: Tensor) -> Tensor:
         """How much a row counts for each class."""
         rest = self.label_smoothing / scores.shape[-1]
-        shares = torch.where(of, 1 - self.label_smoothing + rest, rest).to(scores.dtype)
+        shares = of.to(scores.dtype) * (1 - self.label_smoothing) + rest
         if self.class_weights is None:
             return shares
         vector = self._vector

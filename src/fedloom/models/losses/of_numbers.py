@@ -80,7 +80,7 @@ class Quantile(OfNumbers):
 
     def gradients(self, scores: Tensor, labels: Tensor) -> Tensor:
         short = labels.reshape(scores.shape) - scores
-        return torch.where(short > 0, -self.quantile, 1 - self.quantile).to(scores.dtype)
+        return (short <= 0).to(scores.dtype) - self.quantile
 
 
 @losses.register("poisson")

@@ -51,7 +51,8 @@ class OwnLoss(Loss):
         if labels.is_floating_point() and labels.numel() == scores.numel():
             labels = labels.reshape(scores.shape)
         of_rows = self.function(scores, labels)
-        return of_rows.flatten(1).sum(1) if of_rows.ndim > 1 else of_rows
+        several = isinstance(of_rows, Tensor) and of_rows.ndim > 1
+        return of_rows.flatten(1).sum(1) if several else of_rows
 
     def labels(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
         if self.goal == "classes":
