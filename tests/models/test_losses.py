@@ -259,7 +259,7 @@ def constant(labels, loss, rounds, lr):
     known = Federated("constant", "number", rows)
     task = Task.of(known, loss=loss)
     rule = TDCD(local_steps=1, lr=lr, batch=len(labels))
-    run = Run(rule, task, known, precision="float64").fit(rounds)
+    run = Run(rule, task, known, precision="float64", metrics=["mae"]).fit(rounds)
     return run, float(run.predict("train")[0])
 
 
