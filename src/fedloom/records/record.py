@@ -24,7 +24,8 @@ class Record:
     own, the metric `local_...` is the mean over these. `notes` are the algorithm's own, such as how
     old the embeddings were that an asynchronous one worked with. `privacy`: where embeddings are
     perturbed, in which mode, whether that is a guarantee, and what was spent on a record.
-    `validation`: the loss and the metrics of the validation rows, where there are any.
+    `validation`: the loss and the metrics of the validation rows, where there are any. `best`: with
+    early stopping, the round of the best model so far.
     """
 
     round: int
@@ -38,10 +39,11 @@ class Record:
     notes: Mapping[str, Any] | None = None
     privacy: Mapping[str, Any] | None = None
     validation: Metrics | None = None
+    best: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         fields = asdict(self)
-        for name in ("by_silo", "notes", "privacy", "validation"):
+        for name in ("by_silo", "notes", "privacy", "validation", "best"):
             if fields[name] is None:
                 del fields[name]
         return fields

@@ -95,7 +95,8 @@ class Viewer:
         client's own model."""
         run = self._run
         rows = at_a_time or (MANY if run.fed.is_light(MANY) else FEW)
-        state = run.state if run.state is not None else run.algorithm.start(run.fed)
+        state = run.model_state
+        state = run.algorithm.start(run.fed) if state is None else state
         seen = self._of(placement, any(isinstance(part, AtClients) for part in state), rows)
         fed = seen.fed
         hubs = fed.silos if run.algorithm.predicts_alone else fed.silos[:1]
@@ -154,7 +155,8 @@ class Viewer:
         test, held = run.test, run.validation
         by_hub = {} if test is None else self.metrics(test, at_a_time)
         alone = run.algorithm.predicts_alone
-        notes = {} if run.state is None else run.algorithm.notes(run.fed, run.state)
+        state, best = run.model_state, run.best
+        notes = {} if state is None else run.algorithm.notes(run.fed, state)
         return Record(
             round=run.round,
             iteration=run.round * getattr(run.algorithm, "local_steps", 1),
@@ -167,6 +169,7 @@ class Viewer:
             notes=notes or None,
             privacy=run.algorithm.spending(run.fed),
             validation=None if held is None else self._validation(held, at_a_time),
+            best=None if best is None else best.round,
         )
 
     def _validation(self, held: Placement, at_a_time: int | None) -> Metrics:

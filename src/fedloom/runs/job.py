@@ -42,6 +42,7 @@ from ..records.manifest import Manifest
 from ..records.record import Record, append_record, write_records
 from ..records.writers import Writer, open_writers
 from .build import build_data, build_parts
+from .callbacks import Callback
 from .run import Run
 
 
@@ -205,7 +206,7 @@ class Job:
 
 
 @dataclass
-class Part:
+class Part(Callback):
     """One run of a job in its own folder."""
 
     job: Job
@@ -243,7 +244,7 @@ class Part:
                 self._record()
             if self.run.round < rounds:
                 with warnings.catch_warnings(action="ignore", category=HaltedWarning):
-                    self.run.fit(rounds, on_round=self._after)
+                    self.run.fit(rounds, callbacks=[self])
             if self.run.halted is not None:
                 if self.run.records[-1].round < self.run.round:
                     self._record()
@@ -252,7 +253,7 @@ class Part:
         finally:
             self._ledger()
 
-    def _after(self, run: Run) -> None:
+    def on_round(self, run: Run) -> None:
         file, last = self.job.file, run.round == self.job.file.rounds
         self.job.watcher.round(run.round)
         if run.round % file.every == 0 or last:
