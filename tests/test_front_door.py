@@ -106,7 +106,7 @@ def calls(tmp_path):
         **{name: (kind, dataclasses.asdict(kind())) for name, kind in ALGORITHMS.items()},
         "Privacy": (fedloom.Privacy, dataclasses.asdict(fedloom.Privacy("noise-only", noise=0.1))),
         "Callback": (fedloom.Callback, {}),
-        "Stop": (fedloom.Stop, {}),
+        "Stop": (fedloom.Stop, {"why": "enough"}),
         "Stopping": (fedloom.Stopping, dataclasses.asdict(fedloom.Stopping())),
         "Constant": (fedloom.Constant, {"lr": 0.1}),
         "DelayBound": (

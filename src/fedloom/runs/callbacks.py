@@ -14,8 +14,11 @@ if TYPE_CHECKING:
 
 
 class Stop(Exception):
-    """Raise it in a callback: training ends after this round, as if it had been the last. Its text
-    is in `run.halted`."""
+    """Raise it in a callback: training ends after this round, as if it had been the last. `why` is
+    in `run.halted`."""
+
+    def __init__(self, why: str = ""):
+        super().__init__(why)
 
 
 class Callback:
