@@ -109,6 +109,10 @@ class RunFile:
         rounds = math.ceil(self.epochs * rows / self.algorithm.rows_of_round(rows) - 1e-9)
         return self.replaced("algorithm", rounds=max(1, rounds), epochs=None)
 
+    def epochs_of(self, rows: int) -> float:
+        """How often the minibatches of all rounds have as many rows as there are for training."""
+        return self.of_rows(rows).rounds * self.algorithm.rows_of_round(rows) / rows
+
     @property
     def partition(self) -> Partition:
         settings = {key: v for key, v in self.values["partition"].items() if key != "file"}

@@ -62,6 +62,14 @@ def grew(records: Sequence[Record]) -> bool:
     return len(losses) > 1 and (losses[-1] > losses[0] or max(losses) > 10 * losses[0] > 0)
 
 
+def result_of(records: Sequence[Record]) -> Record:
+    """The record that a run is judged by: the last or, with early stopping, that of the model which
+    was kept."""
+    last = records[-1]
+    kept = [record for record in records if record.round == last.best]
+    return kept[-1] if kept else last
+
+
 def append_record(path: Path, record: Record) -> None:
     append_line(path, json.dumps(record.to_json()), SHARED)
 

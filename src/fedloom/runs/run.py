@@ -210,6 +210,11 @@ class Run:
         self.played = played
         return self
 
+    def renew_patience(self) -> None:
+        """With early stopping, count evaluations anew; the best of them stays."""
+        if isinstance(self.played, Validated):
+            self.state = self.played.renewed(self.fed, self.state)
+
     @property
     def best(self) -> Best | None:
         """With early stopping, the best evaluation so far: of which round, and how good."""

@@ -167,6 +167,11 @@ class Validated(Algorithm):
         fields, watch = own._asdict(), self.start(fed).watch
         return _state(fields, _at_hubs(fields), watch)
 
+    def renewed(self, fed: Fabric, state: Any) -> Any:
+        """The state of a run that goes on after it has stopped: patience starts anew."""
+        parties = [fed.at(party, patient, state.watch) for party in self._parties(fed)]
+        return state._replace(watch=_joined(parties))
+
     def stops(self, fed: Fabric, state: Any) -> str | None:
         """Why the run must end now, if it must: the same at every hub."""
         watch = next(iter(fed.read(state.watch).values()))
@@ -326,6 +331,10 @@ def counted(watch: Watch, found: Found, better: bool, round: int) -> Watch:
     if better:
         return Watch(found.value.clone(), torch.tensor(round), torch.tensor(0))
     return watch._replace(since=watch.since + 1)
+
+
+def patient(watch: Watch) -> Watch:
+    return watch._replace(since=torch.zeros_like(watch.since))
 
 
 def chosen(better: bool, before: Any, after: Any) -> Any:
