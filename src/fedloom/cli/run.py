@@ -130,7 +130,7 @@ def summary(parts: dict[str, Run]) -> None:
     for name, run in parts.items():
         last, result = run.records[-1], result_of(run.records)
         value = result.metrics.get(metric) if metric else None
-        sent, loss = common.human_bytes(sum(last.bytes.values())), f"{result.train_loss:.4f}"
+        sent = common.human_bytes(sum(last.bytes.values()))
         time = "-" if last.time is None else f"{last.time:g}"
         numbers = (
             common.shown(value),

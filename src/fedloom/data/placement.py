@@ -135,6 +135,11 @@ class Placement:
         """M, the number of common rows that are trained on."""
         return len(self.ids) - self.validation
 
+    @property
+    def labelled(self) -> tuple[str, ...]:
+        """The silos with labels."""
+        return tuple(silo for silo, y in self.y.items() if y is not None)
+
     @checked()
     def only(self, silos: Sequence[str]) -> Placement:
         """The same rows, of some of the silos."""

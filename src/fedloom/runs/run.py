@@ -203,8 +203,9 @@ class Run:
     def stop_early(self, stop: Stopping, every: int, rounds: int) -> Run:
         """Evaluate the validation rows every so many rounds of these, and end by what is found; for
         a run that `restore` is to continue. `fit` does so itself."""
-        goal = self.task.loss.goal
-        played = Validated(self.algorithm, stop, every, rounds, goal, self.rows)
+        goal, rows = self.task.loss.goal, self.rows
+        holding = rows.validation, rows.labelled, rows.topology.server
+        played = Validated(self.algorithm, stop, every, rounds, goal, *holding)
         if self.state is not None and not isinstance(self.played, Validated):
             self.state = played.around(self.fed, self.state)
         self.played = played

@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import math
 from collections import namedtuple
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
@@ -24,6 +24,7 @@ from ..algorithms.contract import Algorithm, Step
 from ..algorithms.shared.releasing import noisy
 from ..config.sections import Stopping
 from ..core.errors import SettingError
+from ..core.payload import travels
 from ..core.placed import AtHubs, Batch, Rows
 from ..core.rng import Streams
 from ..core.topology import SERVER
@@ -57,7 +58,8 @@ class Watch(NamedTuple):
     since: Tensor
 
 
-class Found(NamedTuple):
+@travels
+class Evaluated(NamedTuple):
     """What one evaluation found: a number, if there is one."""
 
     value: Tensor
@@ -74,8 +76,10 @@ class Best(NamedTuple):
 
 class Validated(Algorithm):
     """An algorithm with early stopping around it: its rounds and its state, and in the state also
-    the best model so far (`best_...`) and the `watch`. `rounds`: how many are asked for; `rows`:
-    validation rows, which follow the `size` others; `labelled`: silos with labels."""
+    the best model so far (`best_...`) and the `watch`.
+
+    `rounds`: how many are asked for; `rows`: how many validation rows follow the others;
+    `labelled`: silos with labels; `server`: whether there is one."""
 
     def __init__(
         self,
@@ -84,12 +88,13 @@ class Validated(Algorithm):
         every: int,
         rounds: int,
         goal: Goal | None,
-        placement: Placement,
+        rows: int,
+        labelled: Sequence[str],
+        server: bool,
     ):
         self.own, self.stopping, self.every, self.rounds = own, stopping, every, rounds
         self.goal: Goal | None = goal
-        self.rows, self.server = placement.validation, placement.topology.server
-        self.labelled = tuple(silo for silo, y in placement.y.items() if y is not None)
+        self.rows, self.labelled, self.server = rows, tuple(labelled), server
         self._check()
 
     def _check(self) -> None:
@@ -218,7 +223,7 @@ class Validated(Algorithm):
     def _parties(self, fed: Fabric) -> list[str]:
         return [*fed.silos, *([SERVER] if self.server else [])]
 
-    def evaluated(self, fed: Fabric, state: Any) -> AtHubs[Found]:
+    def evaluated(self, fed: Fabric, state: Any) -> AtHubs[Evaluated]:
         """How good the model is on all validation rows, at every hub and the server. Where silos
         predict alone, the mean over them."""
         judges = self._judges()
@@ -259,22 +264,22 @@ class Validated(Algorithm):
 
     # At one party
 
-    def summed(self, *pieces: Any) -> Found:
+    def summed(self, *pieces: Any) -> Evaluated:
         """Of all validation rows."""
         if self.stopping.metric == LOSS:
             total, rows, bad = (
                 sum(float(piece[name]) for piece in pieces) for name in ("sum", "rows", "bad")
             )
-            return found_of(total / rows if rows and not bad else None)
+            return evaluated_of(total / rows if rows and not bad else None)
         counts = torch.cat([scores.mask & labels.mask for scores, labels in pieces])
         scores = torch.cat([scores.value for scores, _ in pieces])[counts]
         labels = torch.cat([labels.value for _, labels in pieces])[counts]
         assert self.goal is not None
         metric = self.stopping.metric
         values = metrics(self.goal, scores, labels, [metric]) if scores.isfinite().all() else {}
-        return found_of(values.get(metric))
+        return evaluated_of(values.get(metric))
 
-    def is_better(self, watch: Watch, found: Found) -> bool:
+    def is_better(self, watch: Watch, found: Evaluated) -> bool:
         """Whether it is an improvement."""
         if not bool(found.known):
             return False
@@ -285,17 +290,17 @@ class Validated(Algorithm):
         return gain > self.stopping.least
 
 
-def found_of(value: float | None) -> Found:
+def evaluated_of(value: float | None) -> Evaluated:
     known = value is not None and math.isfinite(value)
     number = torch.tensor(value if known else 0.0, dtype=torch.float64)
-    return Found(number, torch.tensor(int(known)))
+    return Evaluated(number, torch.tensor(int(known)))
 
 
-def mean_of(by_silo: dict[str, Found]) -> Found:
+def mean_of(by_silo: dict[str, Evaluated]) -> Evaluated:
     """Over silos that predict alone."""
     if not all(bool(found.known) for found in by_silo.values()):
-        return found_of(None)
-    return found_of(sum(float(found.value) for found in by_silo.values()) / len(by_silo))
+        return evaluated_of(None)
+    return evaluated_of(sum(float(found.value) for found in by_silo.values()) / len(by_silo))
 
 
 def losses_of(part: Part, scores: Rows, batch: Batch) -> dict[str, Tensor]:
@@ -316,7 +321,7 @@ def both(scores: Rows, labels: Rows) -> tuple[Rows, Rows]:
     return scores, labels
 
 
-def only(by_silo: dict[str, Found]) -> Found:
+def only(by_silo: dict[str, Evaluated]) -> Evaluated:
     (found,) = by_silo.values()
     return found
 
@@ -326,7 +331,7 @@ def nothing_yet() -> Watch:
     return Watch(torch.zeros((), dtype=torch.float64), zero, zero.clone())
 
 
-def counted(watch: Watch, found: Found, better: bool, round: int) -> Watch:
+def counted(watch: Watch, found: Evaluated, better: bool, round: int) -> Watch:
     """After one more evaluation, at the end of a round."""
     if better:
         return Watch(found.value.clone(), torch.tensor(round), torch.tensor(0))

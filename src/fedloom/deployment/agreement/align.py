@@ -137,7 +137,8 @@ class Alignment:
         for other in others:
             self._send("others", other, ids=torch.cat([*ids_of.values()]))
         theirs = {other: self._receive("others", other)["ids"] for other in others}
-        size, own_rows = rows_of(ids_of, [*theirs.values()], self.settings.test)
+        shares = self.settings.test, self.settings.validation
+        size, held, own_rows = rows_of(ids_of, [*theirs.values()], *shares)
         for client, (numbers, common) in own_rows.items():
             self._send("numbers", client, numbers=numbers, common=common)
         self._check_overlap(own_rows, {other: len(ids) for other, ids in theirs.items()}, size)
@@ -151,6 +152,7 @@ class Alignment:
             "labelled": tables[clients[0]]["labels"],
             "labels": {client.name: sums[client]["labels"] for client in clients},
             "rows": size,
+            "validation": held,
         }
         shared = self._settle({me: facts, **self._exchange("facts", others, facts)})
         prepared = Preparation({me: preparation}, shared.goal, shared.classes, self.settings.id)
@@ -211,7 +213,7 @@ class Alignment:
         labelled = tuple(silo for silo in silos if facts[silo]["labelled"])
         if not labelled:
             raise DataError(f"no silo has the label column {self.settings.label!r}")
-        sizes = {silo: facts[silo]["rows"] for silo in silos}
+        sizes = {silo: (facts[silo]["rows"], facts[silo]["validation"]) for silo in silos}
         if len(set(sizes.values())) > 1:
             raise DataError(f"hubs count different common rows: {sizes}")
         labels_of = {
@@ -223,15 +225,17 @@ class Alignment:
         target = target_of(self.settings, labels_of)
         several = target.goal == "classes"
         features = {silo: ((int(facts[silo]["width"]),), torch.float32) for silo in silos}
+        size, held = next(iter(sizes.values()))
         return SharedFacts(
             self.topology,
-            next(iter(sizes.values())),
+            size,
             target.goal,
             target.classes,
             len(target.classes) if several else 1,
             features,
             ((), torch.int64 if several else torch.float32),
             labelled,
+            held,
         )
 
     def _write(
@@ -245,7 +249,8 @@ class Alignment:
         own, topology = self.own.party, self.topology
         agreement = Agreement.of(self.file, shared)
         known = known_to(topology, [self.me])
-        view = View(topology.silos, topology.server, known, shared.size, rows, x, y)
+        sizes = shared.size, shared.validation
+        view = View(topology.silos, topology.server, known, sizes[0], rows, x, y, sizes[1])
         shared.check(self.file, view)
         write_rows(Path(own.rows), view)
         if preparation is not None:

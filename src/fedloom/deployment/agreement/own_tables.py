@@ -25,6 +25,7 @@ from ...data.tables.files import ReadOptions, read_sheet
 from ...data.tables.id_overlap import Overlap
 from ...data.tables.prepare import CategorySummary, NumberSummary, SiloPreparation, Summary, fit
 from ...data.tables.schema import table_of
+from ...data.validation import validation_rows
 from .id_variants import variants_of
 
 HASH = 32  # bytes
@@ -43,6 +44,7 @@ class TableSettings:
     drop: Sequence[str]
     rare: int
     min_match: float
+    validation: float | None
 
     @staticmethod
     def of(file: RunFile) -> TableSettings:
@@ -179,10 +181,13 @@ def kinds_of(
 
 
 def rows_of(
-    hashes: Mapping[Client, Tensor], others: Sequence[Tensor], test: float
-) -> tuple[int, dict[Client, tuple[Tensor, Tensor]]]:
-    """How many training rows there are, and for each client the number of each of its rows (-1:
-    not one of them), and which are common. Ids of all silos, as hashes."""
+    hashes: Mapping[Client, Tensor],
+    others: Sequence[Tensor],
+    test: float,
+    validation: float | None = None,
+) -> tuple[int, int, dict[Client, tuple[Tensor, Tensor]]]:
+    """How many training rows there are, and validation rows after them; for each client the number
+    of each of its rows (-1: neither), and which are common. Ids of all silos, as hashes."""
     own_hashes = {client: split_hashes(ids) for client, ids in hashes.items()}
     holders: dict[bytes, Client] = {}
     for client, ids in own_hashes.items():
@@ -195,14 +200,20 @@ def rows_of(
     train = [
         digest for digest, is_test in zip(common, testing.tolist(), strict=True) if not is_test
     ]
-    number, known = {digest: k for k, digest in enumerate(train)}, set(common)
-    return len(train), {
+    held: list[bytes] = []
+    if validation is not None and train:
+        mask = validation_rows((digest.hex() for digest in train), validation)
+        held = [digest for digest, out in zip(train, mask.tolist(), strict=True) if out]
+        train = [digest for digest, out in zip(train, mask.tolist(), strict=True) if not out]
+    number, known = {digest: k for k, digest in enumerate([*train, *held])}, set(common)
+    own_rows = {
         client: (
             torch.tensor([number.get(digest, -1) for digest in ids], dtype=torch.int64),
             torch.tensor([digest in known for digest in ids], dtype=torch.uint8),
         )
         for client, ids in own_hashes.items()
     }
+    return len(train), len(held), own_rows
 
 
 def refuse_poor(overlap: Overlap, train: int, least: float) -> None:
