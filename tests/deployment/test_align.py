@@ -90,10 +90,10 @@ def prepared(tmp_path):
     return prepare(tmp_path)
 
 
-def prepare(folder, more=""):
+def prepare(folder, more="", **data):
     """The files of a rehearsal, and what each party needs to align by itself."""
     paths = tables(folder)
-    file = RunFile.parse(run_text(folder, paths) + more)
+    file = RunFile.parse(run_text(folder, paths, **data) + more)
     made = Rehearsal(file, folder / "r", QUICK)
     run = made.prepare()
     for party in run.placement.topology.parties:
@@ -155,7 +155,8 @@ def test_aligned_apart_is_aligned_together(prepared):
 def test_weights_of_classes_are_agreed_on(tmp_path, passed):
     """Those of somebody who saw all labels; hubs tell each other sums over their clients only."""
     loss = '{name = "binary-cross-entropy", class_weights = "balanced"}'
-    made, file, run = prepare(tmp_path, f"[model]\nloss = {loss}\n")
+    made, file, run = prepare(tmp_path, f"[model]\nloss = {loss}\n", validation=0.3)
+    assert run.validation.size > 5
     ended = aligned(made, file, run.placement.topology.parties)
     assert not [problem for problem in ended.values() if isinstance(problem, Exception)], ended
     zeros, ones = torch.bincount(run.placement.labels().long()).tolist()

@@ -11,7 +11,9 @@ from ..core.errors import SettingError
 from ..models.losses.choose import described
 from ..models.losses.weights import in_words
 from ..runs.build import build_data, build_parts
+from ..runs.job import length_of
 from . import common
+from .progress import length
 
 
 def add(verbs: common.Verbs) -> None:
@@ -53,10 +55,12 @@ def act(chosen: argparse.Namespace) -> None:
         facts["without_rows"] = [str(client) for client in data.idle]
         facts["loss"] = described(run.task.loss)
         facts["privacy"] = promises
+        facts["rounds"], facts["epochs"] = length_of(file, data)
         common.print_json({**facts, "model_bytes": dict(weights), "round_bytes": sent})
         return
     rows = summary["rows"]
-    print(f"data: {data.name}, {rows['train']} training rows, {rows['test']} test rows")
+    held = f"{rows['validation']} validation rows, " if "validation" in rows else ""
+    print(f"data: {data.name}, {rows['train']} training rows, {held}{rows['test']} test rows")
     for note in data.notes:
         print(f"note: {note}")
     for line in [] if data.overlap is None else data.overlap.lines():
@@ -80,7 +84,8 @@ def act(chosen: argparse.Namespace) -> None:
     sizes = ", ".join(f"{common.human_bytes(sent[tier])} {words}" for tier, words in TIERS.items())
     if file.engine.name == "stacked":
         print(f"engine: {run.fed}")
-    print(f"a round sends at most {sizes}; {file.rounds} rounds; parts: {', '.join(parts)}")
+    rounds, epochs = length_of(file, data)
+    print(f"a round sends at most {sizes}; {length(rounds, epochs)}; parts: {', '.join(parts)}")
     but = f", but without training rows: {data.without_rows}" if data.idle else ""
     print(f"{chosen.file}: sound{but}")
 

@@ -10,7 +10,7 @@ from ..core.settings import Field, fields_of
 from ..privacy.settings import Privacy
 from . import sections
 from .catalogue import catalogue, field_rows
-from .sections import EngineSettings, Evaluation, Output, about
+from .sections import EngineSettings, Evaluation, Output, Stopping, about
 
 HEAD = """\
 # Run files
@@ -45,6 +45,11 @@ labels. `[model.silos.bank]` gives one silo another model or other settings. Wit
 
 The settings of the named model are keys of the section, too; they follow this table."""
 
+
+STOPPING = """\
+When training ends before its last round, by the validation rows (`validation` in `[data]`). The
+model of the best evaluation is kept. It is on where this section is there, even if empty. See
+[Training](training.md)."""
 
 PARTITIONERS = """\
 One of [another package](plugins.md) may take settings: `vertical = {name = "mine", width = 3}`."""
@@ -95,6 +100,7 @@ def _parts() -> Iterator[str]:
         words = "Links and speeds, for the virtual clock." if kind is None else about(kind)
         yield from _section(name, words, fields)
     yield from _section("evaluation", about(Evaluation), fields_of(Evaluation))
+    yield from _section("stopping", STOPPING, fields_of(Stopping))
     yield from _section("output", about(Output), fields_of(Output))
     yield "Records writers, with what can be said in `[output.writers.NAME]`:\n"
     yield from _entries("writers")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from ..core.arithmetic import Precision
+from ..core.checked import Checked
 from ..core.errors import SettingError
 from ..core.registry import (
     Registry,
@@ -23,7 +24,18 @@ from ..core.registry import (
     vertical_partitioners,
     writers,
 )
-from ..core.settings import BadKey, Field, KeyPath, Share, at_least, fields_of, inside
+from ..core.settings import (
+    BadKey,
+    Count,
+    Field,
+    KeyPath,
+    NotNegative,
+    Share,
+    above,
+    at_least,
+    fields_of,
+    inside,
+)
 from ..data import datasets as _sets  # noqa: F401  (registers the data sets)
 from ..data.partition.partition import Partition
 from ..data.tables.read import read_tables
@@ -113,6 +125,19 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
+class Stopping(Checked):
+    """When training ends before its last round, by the validation rows. The best model is kept."""
+
+    patience: Annotated[Count, "evaluations in a row without an improvement"] = 5
+    metric: Annotated[
+        str,
+        "`loss`, or a metric. A client's labels of validation rows stay with it for the loss, and "
+        "go to its own hub for a metric",
+    ] = "loss"
+    least: Annotated[NotNegative, "what an improvement must be more than"] = 0.0
+
+
+@dataclass(frozen=True)
 class Output:
     """Which files are written, and where."""
 
@@ -192,8 +217,17 @@ MODEL = {
 }
 RUN = {
     "name": Field("name", str, "tdcd", "a registered algorithm: `fedloom list algorithms`"),
-    "rounds": Field("rounds", int, 100, "communication rounds", at_least(1)),
+    "rounds": Field("rounds", int | None, 100, "communication rounds", at_least(1)),
+    "epochs": Field(
+        "epochs",
+        float | None,
+        None,
+        "in place of `rounds`: how often the minibatches have as many rows as there are for "
+        "training; rounded up to whole rounds",
+        above(0),
+    ),
 }
+ROUNDS = ("rounds", "epochs")
 CUT_FILE = Field("file", str | None, None, "take the cut from this file, written by another run")
 
 

@@ -99,10 +99,11 @@ def build_run(
 ) -> Run:
     """A run that has not begun; `algorithm` in place of the file's own. `secrets`: of real parties,
     for the reference engine."""
+    file = file.of_rows(data.train.size)
     engine, own = file.engine, build_algorithm(file, algorithm)
     if own.needs_server:
         data = data.with_server()
-    return Run(
+    run = Run(
         own,
         task or build_task(file, data),
         data,
@@ -121,6 +122,8 @@ def build_run(
         ranks=ranks,
         secrets=secrets,
     )
+    stopping = file.stopping
+    return run if stopping is None else run.stop_early(stopping, file.every, file.rounds)
 
 
 def build_schedule(file: RunFile) -> Schedule:

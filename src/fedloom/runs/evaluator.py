@@ -97,7 +97,8 @@ class Viewer:
         client's own model."""
         run = self._run
         rows = at_a_time or (MANY if run.fed.is_light(MANY) else FEW)
-        state = run.state if run.state is not None else run.algorithm.start(run.fed)
+        state = run.model_state
+        state = run.algorithm.start(run.fed) if state is None else state
         seen = self._of(placement, any(isinstance(part, AtClients) for part in state), rows)
         fed = seen.fed
         hubs = fed.silos if run.algorithm.predicts_alone else fed.silos[:1]
@@ -172,7 +173,8 @@ class Viewer:
         test, held = run.test, run.validation
         by_hub = {} if test is None else self.metrics(test, at_a_time)
         alone = run.algorithm.predicts_alone
-        notes = {} if run.state is None else run.algorithm.notes(run.fed, run.state)
+        state, best = run.model_state, run.best
+        notes = {} if state is None else run.algorithm.notes(run.fed, state)
         return Record(
             round=run.round,
             iteration=run.round * getattr(run.algorithm, "local_steps", 1),
@@ -185,18 +187,18 @@ class Viewer:
             notes=notes or None,
             privacy=run.algorithm.spending(run.fed),
             validation=None if held is None else self._validation(held, at_a_time),
-            threshold=self._threshold(at_a_time),
+            best=None if best is None else best.round,
+            threshold=self._threshold(),
         )
 
     def _validation(self, held: Placement, at_a_time: int | None) -> Metrics:
         return {LOSS: self.loss(held, at_a_time), **self.means(held, at_a_time)}
 
-    def _threshold(self, at_a_time: int | None) -> float | dict[str, float] | None:
+    def _threshold(self) -> float | dict[str, float] | None:
         """For a record, unless it is a half."""
         if self._run.threshold == HALF:
             return None
-        by_hub = self.thresholds(at_a_time)
-        return by_hub if self._run.algorithm.predicts_alone else next(iter(by_hub.values()))
+        return self._run.model_threshold
 
     def _of(self, placement: Placement, personal: bool, rows: int) -> Seen:
         """`personal`: the state has something of every client, who therefore must be there."""

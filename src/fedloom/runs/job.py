@@ -42,7 +42,9 @@ from ..records.manifest import Manifest
 from ..records.record import Record, append_record, write_records
 from ..records.writers import Writer, open_writers
 from .build import build_data, build_parts
+from .callbacks import Callback
 from .run import Run
+from .warm_restart import folder_of, warm_restart
 
 
 class Watcher:
@@ -50,6 +52,9 @@ class Watcher:
 
     def data(self, data: Federated) -> None:
         """The rows are there; nothing has been trained yet."""
+
+    def length(self, rounds: int, epochs: float) -> None:
+        """How long a run is, at most."""
 
     def part(self, name: str, rounds: int, done: int, metric: str | None) -> None:
         """A part begins, perhaps not from its start; `metric` is the one to judge it by."""
@@ -105,6 +110,11 @@ class Job:
             raise DataError(f"{folder} holds no run to resume (no run.toml)")
         return Job(RunFile.read(folder / "run.toml"), folder, watcher or Watcher(), ranks)
 
+    @staticmethod
+    def more(file: RunFile, folder: Path, rounds: int, watcher: Watcher | None = None) -> Job:
+        """A finished job that goes on for so many rounds more. `file`: what it was run from."""
+        return Job(warm_restart(file, folder, rounds), folder, watcher or Watcher())
+
     def go(self) -> dict[str, Run]:
         """Train every part that is not at its end yet."""
         data = self._data()
@@ -115,6 +125,7 @@ class Job:
             manifest = self._begin(data, parts)
             self._meet()
             self.watcher.data(data)
+            self.watcher.length(*length_of(self.file, data))
             try:
                 for number, (name, run) in enumerate(parts.items()):
                     self._train(name, run, number == 0)
@@ -126,11 +137,12 @@ class Job:
                 raise
             next(iter(parts.values())).save(self.folder / "model")
             halted = {name: run.halted for name, run in parts.items() if run.halted is not None}
-            manifest.finished(self.folder, halted)
+            best = {name: run.best._asdict() for name, run in parts.items() if run.best is not None}
+            manifest.finished(self.folder, halted, best)
         return parts
 
     def folder_of(self, name: str, main: bool) -> Path:
-        return self.folder if main else self.folder / "baselines" / name
+        return folder_of(self.folder, name, main)
 
     def _data(self) -> Federated:
         saved = self.folder / "partition.json"
@@ -138,6 +150,7 @@ class Job:
         begun = Manifest.read(self.folder)
         if begun is not None and begun.values["sources"] != dict(data.sources):
             raise DataError(f"{self.folder}: the data have changed since this run began")
+        self.file = self.file.of_rows(data.train.size)
         return data
 
     def _begin(self, data: Federated, parts: Mapping[str, Run]) -> Manifest:
@@ -147,8 +160,8 @@ class Job:
         write_text(self.folder / "run.toml", self.file.to_toml(), SHARED)
         if data.cut is not None:
             data.cut.save(self.folder / "partition.json")
-        loss = next(iter(parts.values())).task.loss
-        return Manifest.begun(self.file, data, list(parts), self.folder, loss)
+        loss, (_, epochs) = next(iter(parts.values())).task.loss, length_of(self.file, data)
+        return Manifest.begun(self.file, data, list(parts), self.folder, epochs, loss)
 
     def _meet(self) -> None:
         """From here on the folder is as all ranks find it."""
@@ -162,7 +175,7 @@ class Job:
         output = self.file.output
         title = f"{output.title or self.folder.name} {name}"
         with open_writers(output.asked_writers, folder, title, self.file.to_dict()) as writers:
-            part = Part(self, run, folder, writers)
+            part = Part(self, name, run, folder, writers)
             part.restore()
             self.watcher.part(name, self.file.rounds, run.round, run.headline)
             try:
@@ -205,11 +218,18 @@ class Job:
                 signal.signal(sign, handler)
 
 
+def length_of(file: RunFile, data: Federated) -> tuple[int, float]:
+    """Rounds and epochs, at most."""
+    rows = data.train.size
+    return file.of_rows(rows).rounds, file.epochs_of(rows)
+
+
 @dataclass
-class Part:
+class Part(Callback):
     """One run of a job in its own folder."""
 
     job: Job
+    name: str
     run: Run
     folder: Path
     writers: list[Writer]
@@ -229,6 +249,9 @@ class Part:
                 self.job.watcher.damaged(why)
             self.run.restore(checkpoint.snapshot(self.run.blank()))
             self.run.records, self.run.wall = list(checkpoint.records), checkpoint.wall
+            begun = Manifest.read(self.job.folder)
+            if begun is not None and begun.more_from(self.name) == self.run.round:
+                self.run.renew_patience()
             self.saved = checkpoint.round
         ranks = self.job.ranks
         if ranks is not None and not ranks.same("the checkpoint", self.saved + 1):
@@ -244,7 +267,7 @@ class Part:
                 self._record()
             if self.run.round < rounds:
                 with warnings.catch_warnings(action="ignore", category=HaltedWarning):
-                    self.run.fit(rounds, on_round=self._after)
+                    self.run.fit(rounds, callbacks=[self])
             if self.run.halted is not None:
                 if self.run.records[-1].round < self.run.round:
                     self._record()
@@ -253,7 +276,7 @@ class Part:
         finally:
             self._ledger()
 
-    def _after(self, run: Run) -> None:
+    def on_round(self, run: Run) -> None:
         file, last = self.job.file, run.round == self.job.file.rounds
         self.job.watcher.round(run.round)
         if run.round % file.every == 0 or last:

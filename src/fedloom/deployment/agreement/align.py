@@ -125,10 +125,11 @@ class Alignment:
         self.log.note("matched", rows=matched[1], matched=matched[0])
         self.log.say(f"matched: {counted(matched, ' of our rows')}")
         self._send("variants", me.silo, **table.variants(common))
-        kinds = go_ahead(unpacked(self._receive("kinds", me.silo)["told"]))["kinds"]
+        go_on = go_ahead(unpacked(self._receive("kinds", me.silo)["told"]))
+        kinds = go_on["kinds"]
         summary = {
             "columns": table.summary(kinds, numbers),
-            "labels": table.labels(common, numbers),
+            "labels": table.labels(common, numbers, go_on["train"]),
         }
         self._send("summary", me.silo, told=packed(summary))
         agreed = unpacked(self._receive("basis", me.silo)["told"])
@@ -147,12 +148,13 @@ class Alignment:
         for other in others:
             self._send("others", other, ids=torch.cat([*ids_of.values()]))
         theirs = {other: self._receive("others", other)["ids"] for other in others}
-        size, own_rows = rows_of(ids_of, [*theirs.values()], self.settings.test)
+        shares = self.settings.test, self.settings.validation
+        size, held, own_rows = rows_of(ids_of, [*theirs.values()], *shares)
         for client, (numbers, common) in own_rows.items():
             self._send("numbers", client, numbers=numbers, common=common)
         self._check_overlap(own_rows, {other: len(ids) for other, ids in theirs.items()}, size)
         for client in clients:
-            self._send("kinds", client, told=packed({"kinds": kinds}))
+            self._send("kinds", client, told=packed({"kinds": kinds, "train": size}))
         sums = {client: unpacked(self._receive("summary", client)["told"]) for client in clients}
         columns = [sums[client]["columns"] for client in clients]
         preparation = fitted(me, columns, self.settings.rare)
@@ -164,6 +166,7 @@ class Alignment:
             "labels": {client.name: told for client, told in labels_of.items()},
             "counts": counts,
             "rows": size,
+            "validation": held,
         }
         shared = self._settle({me: facts, **self._exchange("facts", others, facts)})
         prepared = Preparation({me: preparation}, shared.goal, shared.classes, self.settings.id)
@@ -234,7 +237,7 @@ class Alignment:
         labelled = tuple(silo for silo in silos if facts[silo]["labelled"])
         if not labelled:
             raise DataError(f"no silo has the label column {self.settings.label!r}")
-        sizes = {silo: facts[silo]["rows"] for silo in silos}
+        sizes = {silo: (facts[silo]["rows"], facts[silo]["validation"]) for silo in silos}
         if len(set(sizes.values())) > 1:
             raise DataError(f"hubs count different common rows: {sizes}")
         labels_of = {
@@ -246,15 +249,17 @@ class Alignment:
         target = target_of(self.settings, labels_of)
         several = target.goal == "classes"
         features = {silo: ((int(facts[silo]["width"]),), torch.float32) for silo in silos}
+        size, held = next(iter(sizes.values()))
         return SharedFacts(
             self.topology,
-            next(iter(sizes.values())),
+            size,
             target.goal,
             target.classes,
             len(target.classes) if several else 1,
             features,
             ((), torch.int64 if several else torch.float32),
             labelled,
+            held,
             self._weights(facts[labelled[0]]["counts"], target),
         )
 
@@ -277,7 +282,8 @@ class Alignment:
         own, topology = self.own.party, self.topology
         agreement = Agreement.of(self.file, shared)
         known = known_to(topology, [self.me])
-        view = View(topology.silos, topology.server, known, shared.size, rows, x, y)
+        sizes = shared.size, shared.validation
+        view = View(topology.silos, topology.server, known, sizes[0], rows, x, y, sizes[1])
         shared.check(self.file, view)
         write_rows(Path(own.rows), view)
         if preparation is not None:

@@ -25,6 +25,7 @@ from ...data.tables.files import ReadOptions, read_sheet
 from ...data.tables.id_overlap import Overlap
 from ...data.tables.prepare import CategorySummary, NumberSummary, SiloPreparation, Summary, fit
 from ...data.tables.schema import table_of
+from ...data.validation import validation_rows
 from .id_variants import variants_of
 from .shared_facts import wants_balance
 
@@ -44,6 +45,7 @@ class TableSettings:
     drop: Sequence[str]
     rare: int
     min_match: float
+    validation: float | None
     balanced: bool = False  # whether weights of classes follow from the labels
 
     @staticmethod
@@ -100,21 +102,22 @@ class OwnTable:
         kinds = {name: _kind_of(self._sheet.columns[name]) for name in self._features}
         return {"features": kinds, "labels": self._labels is not None}
 
-    def labels(self, common: Tensor, numbers: Tensor) -> dict[str, Any] | None:
+    def labels(self, common: Tensor, numbers: Tensor, train: int) -> dict[str, Any] | None:
         """Which labels there are among the common rows and, where classes are to count alike, in
-        how many training rows; none where labels are numbers."""
+        how many training rows (numbered below `train`); none where labels are numbers."""
         if self._labels is None or self._settings.goal == "number":
             return None
         cells, is_common = self._labels, common.numpy().astype(bool)
         labels = take(cells.values, self._rows[is_common])
-        train = numbers.numpy()[is_common] >= 0
+        own = numbers.numpy()[is_common]
+        trained = (own >= 0) & (own < train)
         if isinstance(labels, TextColumn):
             codes = [code for code in np.unique(labels.codes).tolist() if code >= 0]
             told = {"text": [labels.names[code] for code in codes]}
-            counts = [int((labels.codes[train] == code).sum()) for code in codes]
+            counts = [int((labels.codes[trained] == code).sum()) for code in codes]
         else:
             told = {"numbers": np.unique(labels).tolist()}
-            counts = [int((labels[train] == number).sum()) for number in told["numbers"]]
+            counts = [int((labels[trained] == number).sum()) for number in told["numbers"]]
         more = {"counts": counts} if self._settings.balanced else {}
         return {"kind": cells.kind, **told, **more}
 
@@ -189,10 +192,13 @@ def kinds_of(
 
 
 def rows_of(
-    hashes: Mapping[Client, Tensor], others: Sequence[Tensor], test: float
-) -> tuple[int, dict[Client, tuple[Tensor, Tensor]]]:
-    """How many training rows there are, and for each client the number of each of its rows (-1:
-    not one of them), and which are common. Ids of all silos, as hashes."""
+    hashes: Mapping[Client, Tensor],
+    others: Sequence[Tensor],
+    test: float,
+    validation: float | None = None,
+) -> tuple[int, int, dict[Client, tuple[Tensor, Tensor]]]:
+    """How many training rows there are, and validation rows after them; for each client the number
+    of each of its rows (-1: neither), and which are common. Ids of all silos, as hashes."""
     own_hashes = {client: split_hashes(ids) for client, ids in hashes.items()}
     holders: dict[bytes, Client] = {}
     for client, ids in own_hashes.items():
@@ -205,14 +211,20 @@ def rows_of(
     train = [
         digest for digest, is_test in zip(common, testing.tolist(), strict=True) if not is_test
     ]
-    number, known = {digest: k for k, digest in enumerate(train)}, set(common)
-    return len(train), {
+    held: list[bytes] = []
+    if validation is not None and train:
+        mask = validation_rows((digest.hex() for digest in train), validation)
+        held = [digest for digest, out in zip(train, mask.tolist(), strict=True) if out]
+        train = [digest for digest, out in zip(train, mask.tolist(), strict=True) if not out]
+    number, known = {digest: k for k, digest in enumerate([*train, *held])}, set(common)
+    own_rows = {
         client: (
             torch.tensor([number.get(digest, -1) for digest in ids], dtype=torch.int64),
             torch.tensor([digest in known for digest in ids], dtype=torch.uint8),
         )
         for client, ids in own_hashes.items()
     }
+    return len(train), len(held), own_rows
 
 
 def refuse_poor(overlap: Overlap, train: int, least: float) -> None:

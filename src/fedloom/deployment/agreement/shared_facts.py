@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...algorithms.contract import Algorithm
 from ...config.runfile import RunFile
 from ...core.errors import DataError
 from ...core.topology import Topology
@@ -23,14 +24,16 @@ from ...data.placement import Placement, View
 from ...models.task import Spec, Task
 from ...runs.build import build_algorithm, build_task
 from ...runs.run import Run
+from ...runs.stopping import Validated
 
 FEW = 64  # made-up rows for each client
 
 
 @dataclass(frozen=True)
 class SharedFacts:
-    """`size`: common rows; `outputs`: scores that a model gives for a row; `labelled`: silos whose
-    clients have labels; `class_weights`: where the run file asks for balanced ones."""
+    """`size`: common rows that are trained on; `outputs`: scores that a model gives for a row;
+    `labelled`: silos whose clients have labels; `validation`: common rows after these, to stop by;
+    `class_weights`: where the run file asks for balanced ones."""
 
     topology: Topology
     size: int
@@ -40,6 +43,7 @@ class SharedFacts:
     features: Mapping[str, Spec]
     label: Spec
     labelled: tuple[str, ...]
+    validation: int = 0
     class_weights: tuple[float, ...] = ()
 
     @staticmethod
@@ -57,7 +61,8 @@ class SharedFacts:
             data.outputs,
             {silo: (tuple(x.shape[1:]), x.dtype) for silo, x in rows.x.items()},
             (tuple(labels.shape[1:]), labels.dtype),
-            tuple(silo for silo, y in rows.y.items() if y is not None),
+            rows.labelled,
+            run.rows.validation,
             getattr(run.task.loss, "class_weights", ()) if balanced else (),
         )
 
@@ -68,7 +73,9 @@ class SharedFacts:
         data, engine = self.outline(min(self.size, max(batch, FEW * most))), file.engine
         algorithm = build_algorithm(file)
         data = replace(data, train=algorithm.fitting(data.train))
-        return Run(
+        if self.validation:
+            data = replace(data, validation=self.outline(FEW * most).train)
+        run = Run(
             algorithm,
             self._task(file, data),
             data,
@@ -76,6 +83,15 @@ class SharedFacts:
             engine="reference",
             precision=engine.precision,
         )
+        return run if file.stopping is None else run.stop_early(file.stopping, 1, 1)
+
+    def played(self, file: RunFile) -> Algorithm:
+        """What the rounds of a real run are: the algorithm, perhaps with early stopping."""
+        own, goal = build_algorithm(file), self.task(file).loss.goal
+        if file.stopping is None:
+            return own
+        holding = self.validation, self.labelled, self.topology.server
+        return Validated(own, file.stopping, file.every, file.rounds, goal, *holding)
 
     def task(self, file: RunFile) -> Task:
         return build_algorithm(file).trains(self._task(file, self.outline(1)))
@@ -94,13 +110,14 @@ class SharedFacts:
     def check(self, file: RunFile, view: View) -> None:
         """Refuse what the algorithm cannot run on: made-up rows as agreed on, with a party's own
         rows in their places."""
-        data = self.outline(self.size, blank=True)
+        data = self.outline(self.size + self.validation, blank=True)
         for client, rows in view.rows.items():
             place = self.topology.of(client.silo).index(client)
             data.train.owner[client.silo][rows] = place
             if client in view.x:
                 data.train.x[client.silo][rows] = view.x[client]
-        build_algorithm(file).check(self.task(file), data.train)
+        rows = replace(data.train, validation=self.validation)
+        build_algorithm(file).check(self.task(file), rows)
 
     def outline(self, size: int, blank: bool = False) -> Federated:
         """Made-up rows, client by client in turn; `blank`: all zeros."""
@@ -136,7 +153,7 @@ class SharedFacts:
             "label": spec_json(self.label),
             "labelled": list(self.labelled),
             "class_weights": list(self.class_weights),
-        }
+        } | ({"validation": self.validation} if self.validation else {})
 
     @staticmethod
     def from_json(saved: Mapping[str, Any]) -> SharedFacts:
@@ -150,6 +167,7 @@ class SharedFacts:
             {silo: spec_of(spec) for silo, spec in saved["features"].items()},
             spec_of(saved["label"]),
             tuple(saved["labelled"]),
+            int(saved.get("validation", 0)),
             tuple(map(float, saved["class_weights"])),
         )
 

@@ -74,6 +74,7 @@ class Prediction:
         if (self.question is not None) != (self.me == self.asker):
             raise SettingError(f"{title(self.me)}: it is {title(self.asker)} that asks, with --ids")
         self.algorithm = build_algorithm(self.file)
+        self.played = self.agreement.facts.played(self.file.of_rows(self.agreement.size))
         self.expected = expected_messages(self.file, self.agreement.facts, self.home)
         if self.question is not None and self.question.without and not self.expected.adds_up:
             raise SettingError(
@@ -188,7 +189,7 @@ class Prediction:
 
     def _scores(self, fed: QueryEngine, finished: FinishedRun | None, size: int) -> Tensor:
         """Of all rows, at the asking hub; elsewhere, nothing."""
-        state, scores = state_of(fed, self.algorithm, finished), [torch.zeros(0)]
+        state, scores = state_of(fed, self.played, finished), [torch.zeros(0)]
         for piece, start in enumerate(range(0, size, FEW)):
             fed.begin(1 + piece)
             end = min(start + FEW, size)
