@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedloom import TDCD, VAFL, Alone, Run, SplitNN, Task, errors, partition
+from fedloom.config.sections import Stopping
 from fedloom.core import tree
 from fedloom.data.federated import Federated
 from fedloom.models.losses import (
@@ -278,6 +279,16 @@ def test_what_losses_of_numbers_learn(seed):
     found = run.evaluate("train")  # of counts, not of their logarithms
     assert found["mse"] == pytest.approx(float(counts.double().var(correction=0)), rel=1e-6)
     assert found["mae"] == pytest.approx(float((counts - mean).abs().mean()), rel=1e-5)
+
+
+def test_early_stopping_judges_counts_and_not_their_logarithms():
+    rows = data("number", size=200).with_validation(0.3)
+    run = Run(TDCD(lr=0.1, batch=50), Task.of(rows, loss="poisson"), rows, precision="float64")
+    run.fit(6, every=2, stop=Stopping(metric="mse"))
+    by_round = {record.round: record.validation["mse"] for record in run.records}
+    assert run.best.value == pytest.approx(by_round[run.best.round], rel=1e-6)
+    wrong = (run.predict("validation")[:, 0] - rows.validation.labels()).square().mean()
+    assert abs(float(wrong) - run.best.value) > 0.01
 
 
 def test_silos_alone_predict_the_mean():

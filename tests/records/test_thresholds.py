@@ -6,6 +6,7 @@ import sklearn.metrics
 import torch
 
 from fedloom import TDCD, Alone, Partition, Run, Task, errors, load_dataset, load_model
+from fedloom.config.sections import Stopping
 from fedloom.models.threshold import check_threshold
 from fedloom.records.thresholds import choose_threshold
 
@@ -116,6 +117,18 @@ def test_silos_alone_have_a_threshold_each(data):
         assert torch.equal(model.decide(scores, silo), (chances > own).long())
     with pytest.raises(errors.SettingError, match="decide alone: at=None"):
         model.decide(scores)
+
+
+def test_the_model_that_is_kept_has_its_own(data):
+    """With early stopping: that of the best round, not of the last."""
+    held = data.with_validation(0.25)
+    rule = TDCD(local_steps=3, lr=4.0, batch=50)
+    stop = Stopping(patience=3)
+    run = run_on(held, rule, threshold="balanced").fit(12, every=1, stop=stop)
+    best = run.records[run.best.round]
+    assert run.best.round < run.round
+    assert best.threshold != run.records[-1].threshold
+    assert run.trained().threshold == run.model_threshold == best.threshold
 
 
 @pytest.mark.parametrize(

@@ -214,7 +214,10 @@ def _other(phrase: str, record: Record, metric: str, after: int) -> str:
 
 def _decided(run: RunFolder) -> str:
     """Above which probability rows are said to be of the second class, unless it is a half."""
-    chosen = run.records[run.main][-1].get("threshold")
+    records = run.records[run.main]
+    kept = records[-1].get("best")
+    of_model = next((r for r in records if r["round"] == kept), records[-1])
+    chosen = of_model.get("threshold")
     if chosen is None:
         return ""
     values = list(chosen.values()) if isinstance(chosen, Mapping) else [chosen]
