@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..core.errors import SettingError
-from ..core.settings import shown
 from ..records.record import Record
 
 if TYPE_CHECKING:
@@ -33,10 +30,3 @@ class Callback:
 
     def on_end(self, run: Run) -> None:
         """`fit` is over; not after an error."""
-
-
-def check_callbacks(callbacks: Sequence[Callback]) -> None:
-    """Refuse what is none."""
-    for callback in callbacks:
-        if not isinstance(callback, Callback):
-            raise SettingError(f"callbacks: a fedloom.Callback is expected, not {shown(callback)}")

@@ -142,7 +142,7 @@ class Model:
         alone."""
         if not isinstance(self.threshold, Mapping):
             return self.threshold
-        if silo not in self.threshold:
+        if silo is None or silo not in self.threshold:
             hint = nearest(silo or "", self.threshold)
             raise SettingError(f"silos that trained alone decide alone: at={silo!r}{hint}")
         return self.threshold[silo]

@@ -43,7 +43,7 @@ from ..records.own_metrics import MetricLike, chosen_metrics
 from ..records.record import Record
 from ..records.snapshot import Snapshot
 from ..records.thresholds import check_rows
-from .callbacks import Callback, check_callbacks
+from .callbacks import Callback
 from .continuing import snapshot_of, state_from
 from .cost_facts import facts_of
 from .evaluator import RowChoice, Viewer
@@ -186,7 +186,6 @@ class Run:
         (None: where there is a terminal or a notebook, if `every` is given). `stop`: when to end
         early, by the validation rows `every` so many rounds; the run then predicts with the model
         of the best evaluation. `callbacks`: your own code, at every round and record."""
-        check_callbacks(callbacks)
         if stop is not None:
             self.stop_early(stop, every or 1, rounds)
         elif isinstance(self.played, Validated):

@@ -227,6 +227,7 @@ class Validated(Algorithm):
     def evaluated(self, fed: Fabric, state: Any) -> AtHubs[Evaluated]:
         """How good the model is on all validation rows, at every hub and the server. Where silos
         predict alone, the mean over them."""
+        fed.rejoin()
         judges = self._judges()
         by_judge: dict[str, list[AtHubs[Any]]] = {judge: [] for judge in judges}
         end = fed.size + self.rows
