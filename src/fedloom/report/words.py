@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from ..models.threshold import HALF, in_words, is_rule
 from ..records.metrics import smaller_is_better as smaller_is_better
 from .folder import RunFolder
 
@@ -186,7 +187,8 @@ def verdict(run: RunFolder) -> str:
         for part, phrase in OTHERS.items()
         if part != run.main and run.records.get(part)
     ]
-    return "; ".join([start, ", ".join(others)] if others else [start]) + "." + _worth(run)
+    said = "; ".join([start, ", ".join(others)] if others else [start]) + "."
+    return said + _worth(run) + _decided(run)
 
 
 def _values(record: Record, metric: str) -> list[float]:
@@ -208,6 +210,21 @@ def _other(phrase: str, record: Record, metric: str, after: int) -> str:
     values = _values(record, metric)
     said = f"{phrase} {spread(metric, values) if values else 'undefined'}"
     return said if record["round"] == after else f"{said} (after {rounds(record['round'])})"
+
+
+def _decided(run: RunFolder) -> str:
+    """Above which probability rows are said to be of the second class, unless it is a half."""
+    records = run.records[run.main]
+    kept = records[-1].get("best")
+    of_model = next((r for r in records if r["round"] == kept), records[-1])
+    chosen = of_model.get("threshold")
+    if chosen is None:
+        return ""
+    values = list(chosen.values()) if isinstance(chosen, Mapping) else [chosen]
+    rule = (run.manifest.get("config") or {}).get("evaluation", {}).get("threshold", HALF)
+    how = f", chosen on validation rows for {in_words(rule)}" if is_rule(rule) else ""
+    number = spread("threshold", values)
+    return f" A row is said to be of the second class above a probability of {number}{how}."
 
 
 def _worth(run: RunFolder) -> str:

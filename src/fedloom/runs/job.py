@@ -43,8 +43,10 @@ from ..records.manifest import Manifest
 from ..records.record import Record, append_record, write_records
 from ..records.writers import Writer, open_writers
 from .build import build_data, build_parts
+from .callbacks import Callback
 from .divergence import check_divergence, cure
 from .run import Run
+from .warm_restart import folder_of, warm_restart
 
 
 class Watcher:
@@ -52,6 +54,9 @@ class Watcher:
 
     def data(self, data: Federated) -> None:
         """The rows are there; nothing has been trained yet."""
+
+    def length(self, rounds: int, epochs: float) -> None:
+        """How long a run is, at most."""
 
     def part(self, name: str, rounds: int, done: int, metric: str | None) -> None:
         """A part begins, perhaps not from its start; `metric` is the one to judge it by."""
@@ -107,6 +112,11 @@ class Job:
             raise DataError(f"{folder} holds no run to resume (no run.toml)")
         return Job(RunFile.read(folder / "run.toml"), folder, watcher or Watcher(), ranks)
 
+    @staticmethod
+    def more(file: RunFile, folder: Path, rounds: int, watcher: Watcher | None = None) -> Job:
+        """A finished job that goes on for so many rounds more. `file`: what it was run from."""
+        return Job(warm_restart(file, folder, rounds), folder, watcher or Watcher())
+
     def go(self) -> dict[str, Run]:
         """Train every part that is not at its end yet."""
         data = self._data()
@@ -117,6 +127,7 @@ class Job:
             manifest = self._begin(data, parts)
             self._meet()
             self.watcher.data(data)
+            self.watcher.length(*length_of(self.file, data))
             try:
                 for number, (name, run) in enumerate(parts.items()):
                     self._train(name, run, number == 0)
@@ -128,11 +139,12 @@ class Job:
                 raise
             next(iter(parts.values())).save(self.folder / "model")
             halted = {name: run.halted for name, run in parts.items() if run.halted is not None}
-            manifest.finished(self.folder, halted)
+            best = {name: run.best._asdict() for name, run in parts.items() if run.best is not None}
+            manifest.finished(self.folder, halted, best)
         return parts
 
     def folder_of(self, name: str, main: bool) -> Path:
-        return self.folder if main else self.folder / "baselines" / name
+        return folder_of(self.folder, name, main)
 
     def _data(self) -> Federated:
         saved = self.folder / "partition.json"
@@ -140,6 +152,7 @@ class Job:
         begun = Manifest.read(self.folder)
         if begun is not None and begun.values["sources"] != dict(data.sources):
             raise DataError(f"{self.folder}: the data have changed since this run began")
+        self.file = self.file.of_rows(data.train.size)
         return data
 
     def _begin(self, data: Federated, parts: Mapping[str, Run]) -> Manifest:
@@ -149,7 +162,8 @@ class Job:
         write_text(self.folder / "run.toml", self.file.to_toml(), SHARED)
         if data.cut is not None:
             data.cut.save(self.folder / "partition.json")
-        return Manifest.begun(self.file, data, list(parts), self.folder)
+        loss, (_, epochs) = next(iter(parts.values())).task.loss, length_of(self.file, data)
+        return Manifest.begun(self.file, data, list(parts), self.folder, epochs, loss)
 
     def _meet(self) -> None:
         """From here on the folder is as all ranks find it."""
@@ -163,7 +177,7 @@ class Job:
         output = self.file.output
         title = f"{output.title or self.folder.name} {name}"
         with open_writers(output.asked_writers, folder, title, self.file.to_dict()) as writers:
-            part = JobRun(self, run, folder, writers)
+            part = JobRun(self, name, run, folder, writers)
             part.restore()
             self.watcher.part(name, self.file.rounds, run.round, run.headline)
             try:
@@ -206,11 +220,18 @@ class Job:
                 signal.signal(sign, handler)
 
 
+def length_of(file: RunFile, data: Federated) -> tuple[int, float]:
+    """Rounds and epochs, at most."""
+    rows = data.train.size
+    return file.of_rows(rows).rounds, file.epochs_of(rows)
+
+
 @dataclass
-class JobRun:
+class JobRun(Callback):
     """One run of a job in its own folder."""
 
     job: Job
+    name: str
     run: Run
     folder: Path
     writers: list[Writer]
@@ -230,6 +251,9 @@ class JobRun:
                 self.job.watcher.damaged(why)
             self.run.restore(checkpoint.snapshot(self.run.blank()))
             self.run.records, self.run.wall = list(checkpoint.records), checkpoint.wall
+            begun = Manifest.read(self.job.folder)
+            if begun is not None and begun.more_from(self.name) == self.run.round:
+                self.run.renew_patience()
             self.saved = checkpoint.round
         ranks = self.job.ranks
         if ranks is not None and not ranks.same("the checkpoint", self.saved + 1):
@@ -256,11 +280,11 @@ class JobRun:
     def _fit(self, rounds: int) -> None:
         try:
             with warnings.catch_warnings(action="ignore", category=HaltedWarning):
-                self.run.fit(rounds, on_round=self._after)
+                self.run.fit(rounds, callbacks=[self])
         except NotFiniteError as problem:
             raise NotFiniteError(f"{problem}: {cure(self.run)}") from problem
 
-    def _after(self, run: Run) -> None:
+    def on_round(self, run: Run) -> None:
         file, last = self.job.file, run.round == self.job.file.rounds
         self.job.watcher.round(run.round)
         evaluated = run.round % file.every == 0 or last
