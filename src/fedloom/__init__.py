@@ -39,6 +39,7 @@ from .models.library import cnn, linear, lstm, mlp, resnet18
 from .models.task import Task
 from .privacy.settings import Privacy
 from .runs.export import Model, load_model
+from .runs.pooled.baseline import Pooled
 from .runs.run import Run
 
 __version__ = "0.1.0.dev0"
@@ -63,6 +64,7 @@ __all__ = [
     "Network",
     "Partition",
     "Placement",
+    "Pooled",
     "Privacy",
     "Run",
     "Shard",

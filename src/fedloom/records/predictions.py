@@ -22,7 +22,7 @@ from ..core.errors import DamagedError
 from ..core.files import PRIVATE
 from ..core.registry import metrics as registered
 from ..data.dataset import Goal
-from .bootstrap import Resampled, mean, resampled
+from .bootstrap import Interval, Resampled, intervals, mean, resampled
 from .metrics import NAMES, Scored
 
 NAME = "predictions.safetensors"
@@ -67,6 +67,11 @@ class Predictions:
     def resampled(self, names: Collection[str] | None = None) -> dict[str, Resampled]:
         """Metrics on resamples; means over silos that predict each by itself."""
         return mean(list(self.of_hubs(names).values()))
+
+    def intervals(self) -> dict[str, Interval]:
+        """95 % bootstrap intervals of the metrics that have one: how much they would vary with
+        other rows of the same kind."""
+        return intervals(self.resampled())
 
     def save(self, folder: Path) -> None:
         tensors = {"labels": self.labels}

@@ -24,6 +24,7 @@ class Record:
     own, the metric `local_...` is the mean over these. `notes` are the algorithm's own, such as how
     old the embeddings were that an asynchronous one worked with. `privacy`: where embeddings are
     perturbed, in which mode, whether that is a guarantee, and what was spent on a record.
+    `intervals`: of the last record of a run in a folder, 95 % bootstrap intervals of its metrics.
     """
 
     round: int
@@ -36,10 +37,11 @@ class Record:
     by_silo: Mapping[str, Metrics] | None = None
     notes: Mapping[str, Any] | None = None
     privacy: Mapping[str, Any] | None = None
+    intervals: Mapping[str, Sequence[float]] | None = None
 
     def to_json(self) -> dict[str, Any]:
         fields = asdict(self)
-        for name in ("by_silo", "notes", "privacy"):
+        for name in ("by_silo", "notes", "privacy", "intervals"):
             if fields[name] is None:
                 del fields[name]
         return fields

@@ -21,6 +21,7 @@ from ..data.placement import Placement
 from ..fabric.engine import Engine
 from ..fabric.schedule import Everyone
 from ..records.metrics import HEADLINE, Metrics, metrics
+from ..records.predictions import Predictions, digest_of
 from ..records.record import Record
 
 if TYPE_CHECKING:
@@ -115,6 +116,15 @@ class Viewer:
             hub: metrics(goal, scores, labels, more)
             for hub, scores in self.scores(placement, at_a_time).items()
         }
+
+    def predictions(self, placement: Placement, at_a_time: int | None = None) -> Predictions | None:
+        """Scores beside labels; None where a loss of your own has no metrics."""
+        goal = self._run.task.loss.goal
+        if goal is None:
+            return None
+        scores, labels = self.scores(placement, at_a_time), placement.labels()
+        rows = digest_of(placement.ids, labels)
+        return Predictions(goal, labels, scores, rows, self._run.metrics)
 
     def means(self, placement: Placement, at_a_time: int | None = None) -> Metrics:
         """Metrics over all hubs that predict; where clients have models of their own, also

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from .build import build_parts
+from ..records.predictions import Predictions
 from .job import Job, Part
+from .pooled.baseline import Pooled
 from .run import Run
 
 
 class Follower(Job):
     """The first rank has checked and prepared the folder when these meet it."""
 
-    def go(self) -> dict[str, Run]:
-        parts = build_parts(self.file, self._data(), self.ranks)
+    def go(self) -> dict[str, Run | Pooled]:
+        parts = self._parts(self._data())
         self._meet()
         with self._interruptible():
             for number, (name, run) in enumerate(parts.items()):
                 part = Silent(self, run, self.folder_of(name, number == 0), [])
                 part.restore()
                 part.train()
-        return parts
+                part.finish(False)
+        return {**parts}
 
 
 class Silent(Part):
@@ -29,6 +31,9 @@ class Silent(Part):
 
     def _record(self) -> None:
         self.run.add_record(self.job.file.evaluation.rows)
+
+    def _judge(self, found: Predictions, replaced: bool) -> None:
+        pass
 
     def _save(self) -> None:
         self.run.snapshot()

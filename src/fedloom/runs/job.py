@@ -2,7 +2,7 @@
 
     run.toml  manifest.json  partition.json  records.jsonl  ledger.json  schedule.json
     checkpoint.safetensors and the one before it  model/  report.html
-    baselines/NAME/{records.jsonl, ledger.json, ...}
+    predictions.safetensors  baselines/NAME/{records.jsonl, ledger.json, ...}
 
 Every part (the run itself, each baseline) trains to its end before the next begins. A part that was
 stopped goes on from its checkpoint, and its records are then those of an uninterrupted run: rounds
@@ -15,9 +15,9 @@ import signal
 import threading
 import warnings
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 
@@ -39,9 +39,13 @@ from ..engines.multiprocess.ranks import Ranks
 from ..fabric.kinds import ABOUT
 from ..records.history import CHECKPOINT, Checkpoints
 from ..records.manifest import Manifest
-from ..records.record import Record, append_record, write_records
+from ..records.predictions import Predictions
+from ..records.record import Record, append_record, read_records, write_records
 from ..records.writers import Writer, open_writers
-from .build import build_data, build_parts
+from . import contributions
+from .build import build_data, build_parts, build_pooled
+from .pooled.baseline import Pooled
+from .pooled.network import MOST_EPOCHS
 from .run import Run
 
 
@@ -105,19 +109,22 @@ class Job:
             raise DataError(f"{folder} holds no run to resume (no run.toml)")
         return Job(RunFile.read(folder / "run.toml"), folder, watcher or Watcher(), ranks)
 
-    def go(self) -> dict[str, Run]:
+    def go(self) -> dict[str, Run | Pooled]:
         """Train every part that is not at its end yet."""
         data = self._data()
         # everything is checked before anything is written
-        parts = build_parts(self.file, data, self.ranks)
+        parts = self._parts(data)
+        pooled = build_pooled(self.file, data)
         make_folder(self.folder, SHARED)
         with locked(self.folder), self._interruptible():
-            manifest = self._begin(data, parts)
+            manifest = self._begin(data, [*parts, *pooled])
             self._meet()
             self.watcher.data(data)
             try:
                 for number, (name, run) in enumerate(parts.items()):
                     self._train(name, run, number == 0)
+                for name, baseline in pooled.items():
+                    self._train_pooled(name, baseline)
             except (InterruptedRun, KeyboardInterrupt):
                 manifest.stopped(self.folder)
                 raise
@@ -127,7 +134,14 @@ class Job:
             next(iter(parts.values())).save(self.folder / "model")
             halted = {name: run.halted for name, run in parts.items() if run.halted is not None}
             manifest.finished(self.folder, halted)
-        return parts
+        return {**parts, **pooled}
+
+    def _parts(self, data: Federated) -> dict[str, Run]:
+        """All that is trained by rounds: the run, its baselines, and without one silo each."""
+        parts = build_parts(self.file, data, self.ranks)
+        main = next(iter(parts.values()))
+        contributions.check(self.file, main)
+        return {**parts, **contributions.build_without(self.file, data, main, self.ranks)}
 
     def folder_of(self, name: str, main: bool) -> Path:
         return self.folder if main else self.folder / "baselines" / name
@@ -140,14 +154,14 @@ class Job:
             raise DataError(f"{self.folder}: the data have changed since this run began")
         return data
 
-    def _begin(self, data: Federated, parts: Mapping[str, Run]) -> Manifest:
+    def _begin(self, data: Federated, parts: Sequence[str]) -> Manifest:
         begun = Manifest.read(self.folder)
         if begun is not None:
             return begun
         write_text(self.folder / "run.toml", self.file.to_toml(), SHARED)
         if data.cut is not None:
             data.cut.save(self.folder / "partition.json")
-        return Manifest.begun(self.file, data, list(parts), self.folder)
+        return Manifest.begun(self.file, data, parts, self.folder)
 
     def _meet(self) -> None:
         """From here on the folder is as all ranks find it."""
@@ -166,8 +180,38 @@ class Job:
             self.watcher.part(name, self.file.rounds, run.round, run.headline)
             try:
                 part.train()
+                part.finish(contributions.wanted(self.file, run) if main else False)
             finally:
                 self.watcher.end()
+
+    def _train_pooled(self, name: str, baseline: Pooled) -> None:
+        """Train it in one go; where that was done before, its record is there."""
+        folder = self.folder_of(name, False)
+        path = folder / "records.jsonl"
+        if path.is_file():
+            baseline.records = read_records(path)
+            return
+        made = baseline.name == "best-pooled"
+
+        def after(done: int) -> None:
+            self.watcher.round(done)
+            if self._stop and made:
+                raise InterruptedRun(
+                    f"stopped after {done} epochs of {name}; go on with "
+                    f"fedloom run --resume {self.folder}"
+                )
+
+        make_folder(folder, SHARED)
+        self.watcher.part(name, MOST_EPOCHS if made else 1, 0, baseline.headline)
+        try:
+            baseline.fit(after)
+            if (found := baseline.predictions()) is not None:
+                baseline.judged(found)
+                found.save(folder)
+            write_records(path, baseline.records)
+            self.watcher.record(baseline.records[-1])
+        finally:
+            self.watcher.end()
 
     def stop(self) -> None:
         """Stop after the round that is going on, and save it."""
@@ -251,6 +295,21 @@ class Part:
                     self._save()
         finally:
             self._ledger()
+
+    def finish(self, replaced: bool) -> None:
+        """Judge what came of it: predictions of the test rows, and intervals of the metrics.
+        `replaced`: also with each silo's embedding replaced by its mean."""
+        found = self.run.predictions(self.job.file.evaluation.rows)
+        if found is not None:
+            self._judge(found, replaced)
+
+    def _judge(self, found: Predictions, replaced: bool) -> None:
+        if replaced:
+            found = replace(found, without=contributions.replaced(self.run))
+        found.save(self.folder)
+        *before, last = self.run.records
+        self.run.records = [*before, replace(last, intervals=found.intervals())]
+        self._rewrite()
 
     def _after(self, run: Run) -> None:
         file, last = self.job.file, run.round == self.job.file.rounds

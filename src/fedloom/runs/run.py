@@ -42,6 +42,7 @@ from ..fabric.simclock.clock import Clock, Network, Times
 from ..models.library import Maker
 from ..models.task import JointModel, Task, split_head
 from ..records.metrics import HEADLINE, Metrics, check_metrics
+from ..records.predictions import Predictions
 from ..records.record import Record
 from ..records.snapshot import Snapshot
 from .evaluator import RowChoice, Viewer
@@ -258,6 +259,10 @@ class Run:
         """Metrics of rows, chosen as in `predict`; means over silos that train alone. Where clients
         have models of their own, `local_...` is the mean over these."""
         return self._viewer.means(self._viewer.rows(rows))
+
+    def predictions(self, at_a_time: int | None = None) -> Predictions | None:
+        """What it says of the test rows, beside their labels; None where it cannot be judged."""
+        return None if self.test is None else self._viewer.predictions(self.test, at_a_time)
 
     @checked()
     def add_record(self, at_a_time: Annotated[int | None, at_least(1)] = None) -> Record:
