@@ -26,6 +26,7 @@ from .bootstrap import Interval, Resampled, intervals, mean, resampled
 from .metrics import NAMES, Scored
 
 NAME = "predictions.safetensors"
+WITHOUT = "without-"  # begins the name of a part that was trained without a silo
 CURE = "make the run again, or delete the file: the report then leaves out what needs it"
 
 

@@ -10,16 +10,23 @@ from typing import TYPE_CHECKING, Any
 from ..core.extras import need
 from ..privacy.settings import ASSUMED
 from ..privacy.spending import in_words
-from . import bars, costs, style, words
+from . import bars, costs, judgement, quality, style, words
+from . import silos as contributions
 from .curves import Axis, banded, close_up, panels
 from .folder import RunFolder, read_run
+from .judged import Judged, judged
 from .style import Image
+from .verdict import verdict
 
 if TYPE_CHECKING:
     from jinja2 import Environment
     from matplotlib.figure import Figure
 
 AXES: tuple[Axis, ...] = ("round", "iteration", "time", "bytes")
+NAMES = (
+    *("metric", "end", "metrics", "loss", "holdings", "ledger", "parts", "delays"),
+    *("curves", "calibration", "confusion", "errors", "contributions"),
+)  # of figures
 
 
 def write_report(folder: Path) -> Path:
@@ -34,7 +41,7 @@ def write_report(folder: Path) -> Path:
 
 def figures(run: RunFolder, folder: Path) -> dict[str, Image]:
     """Draw what there is to draw, by name; PNGs of an earlier report go."""
-    for name in ("metric", "end", "metrics", "loss", "holdings", "ledger", "parts", "delays"):
+    for name in NAMES:
         (folder / f"{name}.png").unlink(missing_ok=True)
     named = {words.part_name(run, part): records for part, records in run.records.items()}
     curved = any(len(records) > 1 for records in named.values())
@@ -60,8 +67,25 @@ def figures(run: RunFolder, folder: Path) -> dict[str, Image]:
         draw["parts"] = partial(
             costs.by_part, {words.part_name(run, p): v for p, v in run.ledgers.items()}
         )
+    draw |= _judged_figures(judged(run))
+    if added := contributions.additions(run):
+        draw["contributions"] = partial(contributions.bars, added, run.headline)
     drawn = {name: style.save(figure, folder / f"{name}.png") for name, figure in draw.items()}
     return {name: image for name, image in drawn.items() if image is not None}
+
+
+def _judged_figures(parts: Mapping[str, Judged]) -> dict[str, Callable[[bool], Figure | None]]:
+    """What the predictions of test rows are shown by."""
+    if not parts:
+        return {}
+    main = next(iter(parts.values()))
+    if main.rows.goal == "number":
+        return {"errors": partial(judgement.errors, main)}
+    return {
+        "curves": partial(judgement.curves, parts),
+        "calibration": partial(judgement.calibration, main),
+        "confusion": partial(judgement.confusion, main),
+    }
 
 
 def _loss_axes(run: RunFolder) -> tuple[Axis, ...]:
@@ -80,12 +104,16 @@ def render(run: RunFolder, images: Mapping[str, Image]) -> str:
             when=words.when,
             main=words.part_name(run, run.main),
             captions=captions(run),
-            verdict=words.verdict(run),
+            verdict=verdict(run),
             status=words.status(run),
             headline=words.full_name(run.headline),
             finals=finals(run),
             metrics=[words.metric_name(metric) for metric in run.metrics],
             values=values(run),
+            about=about(run),
+            quality=quality_of(run),
+            added=contributions.sentences(run, contributions.additions(run)),
+            skipped=skipped(run),
             privacy=privacy(run),
             notes=(run.records.get(run.main) or [{}])[-1].get("notes") or {},
             silos=silos(run.data),
@@ -136,6 +164,37 @@ def privacy(run: RunFolder) -> list[str]:
     return [in_words(spent), *(ASSUMED if spent["guarantee"] else ())]
 
 
+def about(run: RunFolder) -> list[tuple[str, str]]:
+    """What the baselines are, in the order of the table."""
+    return [
+        (words.part_name(run, part), words.ABOUT[part])
+        for part in run.records
+        if part != run.main and part in words.ABOUT
+    ]
+
+
+def quality_of(run: RunFolder) -> dict[str, Any]:
+    """Whose predictions are shown, and what is said of them."""
+    parts = judged(run)
+    if not parts:
+        return {}
+    main = next(iter(parts.values()))
+    several = main.rows.goal == "number" and main.rows.labels.shape[1] > 1
+    return {
+        "name": main.name,
+        "rows": f"{main.size:,}",
+        "sentences": quality.sentences(main),
+        "binary": main.rows.goal == "binary",
+        "first": " The first of several labels is drawn." if several else "",
+    }
+
+
+def skipped(run: RunFolder) -> list[str]:
+    """Silos that the run was to be trained without, and could not be."""
+    silos = list(run.data.get("silos") or {})
+    return [silo for silo in silos if run.retrained and silo not in run.retrained]
+
+
 def finals(run: RunFolder) -> list[dict[str, str]]:
     """The headline of every part: last and best value, loss, and what it cost."""
     rows = []
@@ -144,22 +203,32 @@ def finals(run: RunFolder) -> list[dict[str, str]]:
             continue
         last, top = records[-1], words.best(records, run.headline)
         silos = words.silo_values(last, run.headline)
-        rows.append(
-            {
-                "part": words.part_name(run, part),
-                "rounds": f"{last['round']:,}",
-                "final": words.show(run.headline, words.value_of(last, run.headline)),
-                "spread": words.spread(run.headline, silos) if len(silos) > 1 else "",
-                "best": words.show(run.headline, top[0]) if top else "undefined",
-                "best_round": f"{top[1]:,}" if top else "",
-                "loss": words.show("train_loss", words.value_of(last, "train_loss")),
-                "bottom": words.size(last["bytes"].get("bottom", 0)),
-                "top": words.size(last["bytes"].get("top", 0)),
-                "time": _amount(last.get("time")),
-                "wall": _amount(last.get("wall")),
-            }
-        )
+        pooled = (last.get("notes") or {}).get("pooled")  # it has no rounds, and sends nothing
+        row = {
+            "part": words.part_name(run, part),
+            "rounds": f"{last['round']:,}",
+            "final": words.show(run.headline, words.value_of(last, run.headline)),
+            "spread": words.spread(run.headline, silos) if len(silos) > 1 else "",
+            "interval": words.between(run.headline, interval(last, run.headline)),
+            "best": words.show(run.headline, top[0]) if top else "undefined",
+            "best_round": f"{top[1]:,}" if top else "",
+            "loss": words.show("train_loss", words.value_of(last, "train_loss")),
+            "bottom": words.size(last["bytes"].get("bottom", 0)),
+            "top": words.size(last["bytes"].get("top", 0)),
+            "time": _amount(last.get("time")),
+            "wall": _amount(last.get("wall")),
+        }
+        if pooled:
+            epochs = f"{last['round']:,} epochs" if last["round"] else words.DASH
+            nothing = dict.fromkeys(("best", "best_round", "bottom", "top", "time"), words.DASH)
+            row |= {"rounds": epochs, **nothing}
+        rows.append(row)
     return rows
+
+
+def interval(record: Mapping[str, Any], metric: str) -> Any:
+    """The interval of a metric, where one is recorded."""
+    return (record.get("intervals") or {}).get(metric)
 
 
 def _amount(value: Any) -> str:
@@ -167,18 +236,28 @@ def _amount(value: Any) -> str:
     return words.DASH if amount is None else f"{amount:,.1f}" if amount < 100 else f"{amount:,.0f}"
 
 
-def values(run: RunFolder) -> list[tuple[str, bool, list[str]]]:
-    """The last value of every metric: (part or silo, whether it is a silo, values)."""
+def values(run: RunFolder) -> list[tuple[str, bool, list[tuple[str, str]]]]:
+    """The last value of every metric: (part or silo, whether it is a silo, values with their
+    intervals)."""
     rows = []
     for part, records in run.records.items():
         if not records:
             continue
         last = records[-1]
-        shown = [words.show(metric, words.value_of(last, metric)) for metric in run.metrics]
+        shown = [
+            (words.show(m, words.value_of(last, m)), words.between(m, interval(last, m)))
+            for m in run.metrics
+        ]
         silos = last["by_silo"] if len(last["by_silo"]) > 1 else {}
         rows.append((words.part_name(run, part) + (" (mean)" if silos else ""), False, shown))
+        found = run.predictions.get(part)
+        by_hub = found.of_hubs() if found is not None and silos else {}
         for silo, silo_values in silos.items():
-            own = [words.show(m, words.number(silo_values.get(m))) for m in run.metrics]
+            own = []
+            for m in run.metrics:
+                one = by_hub.get(silo, {}).get(m)
+                ends = None if one is None else one.interval
+                own.append((words.show(m, words.number(silo_values.get(m))), words.between(m, ends)))
             rows.append((silo, True, own))
     return rows
 

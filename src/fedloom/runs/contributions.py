@@ -20,11 +20,11 @@ from ..data.federated import Federated
 from ..data.placement import Placement
 from ..engines.multiprocess.ranks import Ranks
 from ..models.task import JointModel
+from ..records.predictions import WITHOUT
 from .build import build_run, build_task, labelled_silos, of_part
 from .run import Run
 
 AT_ONCE = 4096  # rows predicted at a time
-WITHOUT = "without-"  # begins the name of a part that lacks a silo
 
 
 def why_not(run: Run) -> str | None:

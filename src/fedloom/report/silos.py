@@ -1,0 +1,129 @@
+"""What each silo adds to the joint model, as sentences and a figure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..records.bootstrap import Difference
+from ..records.metrics import smaller_is_better
+from ..records.predictions import WITHOUT, Predictions
+from . import style, words
+from .folder import RunFolder
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+REPLACED, RETRAINED = "replaced", "retrained"
+
+
+class Addition(NamedTuple):
+    """How much the headline loses without a silo: it is positive where the silo helps."""
+
+    silo: str
+    how: str
+    left: float
+    loss: Difference
+
+
+def additions(run: RunFolder) -> list[Addition]:
+    """Of every silo, without its embedding and trained without it, as far as the folder has them;
+    those that add most first."""
+    main = run.predictions.get(run.main)
+    metric = run.headline
+    if main is None or main.alone or metric not in main.metrics:
+        return []
+    whole = main.resampled([metric]).get(metric)
+    if whole is None:
+        return []
+    sign = -1 if smaller_is_better(metric) else 1
+    found = []
+    for how, silo, scores in _without(run, main):
+        part = Predictions(main.goal, main.labels, {silo: scores}, main.rows, main.more)
+        left = part.resampled([metric]).get(metric)
+        if left is not None:
+            loss = whole.minus(left)
+            if sign < 0:
+                ends = None if loss.interval is None else loss.interval
+                turned = None if ends is None else type(ends)(-ends.high, -ends.low)
+                loss = Difference(-loss.value, turned)
+            found.append(Addition(silo, how, left.value, loss))
+    most = {a.silo: a.loss.value for a in reversed(found)}  # by the first way
+    return sorted(found, key=lambda a: (-most[a.silo], a.silo, a.how != REPLACED))
+
+
+def _without(run: RunFolder, main: Predictions):  # type: ignore[no-untyped-def]
+    for silo, scores in main.without.items():
+        yield REPLACED, silo, scores
+    for silo in run.retrained:
+        own = run.predictions.get(WITHOUT + silo)
+        if own is not None:
+            yield RETRAINED, silo, next(iter(own.by_hub.values()))
+
+
+def sentences(run: RunFolder, found: Sequence[Addition]) -> list[str]:
+    """One for each silo and way."""
+    return [_sentence(run.headline, addition) for addition in found]
+
+
+def _sentence(metric: str, addition: Addition) -> str:
+    silo, how, left, loss = addition
+    name = words.full_name(metric)
+    start = (
+        f"Without what {silo} knows (its embedding replaced by its mean over the training rows)"
+        if how == REPLACED
+        else f"Trained without {silo}"
+    )
+    order = loss.order()
+    if loss.interval is None or order == "not told apart":
+        ends = "" if loss.interval is None else f" (95 % interval of what is lost {_ends(metric, loss)})"
+        return (
+            f"{start}, the {name} is {words.show(metric, left)}: whether it is any different cannot "
+            f"be told from these test rows{ends}."
+        )
+    worse = "worse" if order == "better" else "better"
+    amount = words.points(metric, [abs(loss.value)])
+    return (
+        f"{start}, the {name} is {worse} by {amount}, {words.show(metric, left)} (95 % interval of "
+        f"what is {'lost' if order == 'better' else 'lost, so of a gain'} {_ends(metric, loss)})."
+    )
+
+
+def _ends(metric: str, loss: Difference) -> str:
+    assert loss.interval is not None
+    return words.spread(metric, list(loss.interval))
+
+
+def bars(found: Sequence[Addition], metric: str, narrow: bool = False) -> Figure | None:
+    """What is lost without each silo, with intervals."""
+    if not found:
+        return None
+    silos = list(dict.fromkeys(a.silo for a in found))
+    ways = [how for how in (REPLACED, RETRAINED) if any(a.how == how for a in found)]
+    figure = style.figure(style.width(narrow), 1.3 + 0.3 * (len(ways) > 1) + 0.42 * len(silos) * len(ways))
+    axes = figure.subplots()
+    style.tidy(axes)
+    factor = 100 if metric in words.IN_PERCENT else 1
+    step = 0.8 / len(ways)
+    for index, how in enumerate(ways):
+        own = [a for a in found if a.how == how]
+        places = [silos.index(a.silo) - 0.4 + step * (index + 0.5) for a in own]
+        values = [factor * a.loss.value for a in own]
+        colour = (style.BLUE, style.ORANGE)[index]
+        axes.barh(places, values, height=0.8 * step, color=colour, label=NAMES[how])
+        for place, addition in zip(places, own, strict=True):
+            if addition.loss.interval is not None:
+                ends = [factor * end for end in addition.loss.interval]
+                axes.plot(ends, [place, place], color=style.BLACK, linewidth=1.2, marker="|")
+    axes.axvline(0, color=style.GREY, linewidth=1)
+    axes.set_yticks(range(len(silos)), [style.plain(silo[:24]) for silo in silos])
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    unit = ", percentage points" if metric in words.IN_PERCENT else ""
+    axes.set_xlabel(f"{words.full_name(metric)} that is lost{unit}", fontsize=style.TEXT)
+    if len(ways) > 1:
+        figure.legend(loc="outside upper left", ncols=1 if narrow else 2, frameon=False, fontsize=style.SMALL)
+    return figure
+
+
+NAMES = {REPLACED: "embedding replaced by its mean", RETRAINED: "trained without the silo"}
