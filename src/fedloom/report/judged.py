@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from .folder import RunFolder
 Array = npt.NDArray[Any]
 
 BINS, IN_A_BIN = 10, 10  # of a calibration curve: at most so many, of at least so many rows
+NEARLY = 0.03  # probabilities that are nearly the same
 Z = 1.959964  # two-sided 95 % of a normal distribution
 
 
@@ -101,14 +103,23 @@ class Bin(NamedTuple):
 
 
 def bins(of: Judged) -> list[Bin]:
-    """Rows in the order of what they are given, in groups of equal size; equal ones together."""
+    """Rows in the order of what they are given, in groups of equal size; groups that are given
+    nearly the same are one."""
     order = np.argsort(of.likely, kind="stable")
     said, true = of.likely[order], of.came_true[order].astype(float)
     count = max(1, min(BINS, of.size // IN_A_BIN))
     cuts = [round(of.size * k / count) for k in range(1, count)]
     ends = sorted({int(np.searchsorted(said, said[cut], "left")) for cut in cuts} | {0, of.size})
+    groups = [(start, end) for start, end in pairwise(ends)]
+    merged = groups[:1]
+    for start, end in groups[1:]:
+        first, last = merged[-1]
+        if said[start:end].mean() - said[first:last].mean() < NEARLY:
+            merged[-1] = (first, end)
+        else:
+            merged.append((start, end))
     made = []
-    for start, end in zip(ends, ends[1:], strict=False):
+    for start, end in merged:
         share, rows = float(true[start:end].mean()), end - start
         low, high = wilson(share, rows)
         made.append(Bin(rows, float(said[start:end].mean()), share, low, high))

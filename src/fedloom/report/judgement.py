@@ -41,7 +41,9 @@ def curves(parts: Mapping[str, Judged], narrow: bool = False) -> Figure | None:
     above = 0.3 + 0.22 * len(drawn) if narrow else 0.3 + 0.22 * -(-len(drawn) // 2)
     figure, left, right = pair(narrow, above)
     for index, (positive, scores) in enumerate(drawn.values()):
-        look = style.line(index)._asdict() | {"marker": "", "linewidth": 2.2 if not index else 1.4}
+        look = style.line(index)._asdict() | {"marker": "", "linewidth": 1.4}
+        if binary and not index:
+            look |= {"linewidth": 2.2, "zorder": 3}
         left.plot(*roc(positive, scores), **look)
         right.step(*precision_recall(positive, scores), where="post", **look)
     left.plot([0, 1], [0, 1], color=style.GREY, linewidth=1, linestyle=":")
@@ -117,7 +119,7 @@ def confusion(main: Judged, narrow: bool = False) -> Figure | None:
     table = main.confusion
     shares = table / np.maximum(table.sum(1, keepdims=True), 1)
     width = style.width(narrow)
-    side = min(width - 1.6, max(2.6, 0.55 * count + 1.0))
+    side = min(width - 1.6, max(2.6, 0.42 * count + 0.8))
     figure = style.figure(width if narrow else min(width, side + 2.6), side + 1.1)
     axes = figure.subplots()
     colours = LinearSegmentedColormap.from_list("shares", BLUES)

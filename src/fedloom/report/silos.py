@@ -68,30 +68,24 @@ def sentences(run: RunFolder, found: Sequence[Addition]) -> list[str]:
 
 def _sentence(metric: str, addition: Addition) -> str:
     silo, how, left, loss = addition
-    name = words.full_name(metric)
-    start = (
-        f"Without what {silo} knows (its embedding replaced by its mean over the training rows)"
-        if how == REPLACED
-        else f"Trained without {silo}"
-    )
-    order = loss.order()
-    if loss.interval is None or order == "not told apart":
-        ends = "" if loss.interval is None else f" (95 % interval of what is lost {_ends(metric, loss)})"
-        return (
-            f"{start}, the {name} is {words.show(metric, left)}: whether it is any different cannot "
-            f"be told from these test rows{ends}."
-        )
-    worse = "worse" if order == "better" else "better"
-    amount = words.points(metric, [abs(loss.value)])
-    return (
-        f"{start}, the {name} is {worse} by {amount}, {words.show(metric, left)} (95 % interval of "
-        f"what is {'lost' if order == 'better' else 'lost, so of a gain'} {_ends(metric, loss)})."
-    )
-
-
-def _ends(metric: str, loss: Difference) -> str:
+    start = f"Without {silo}" if how == REPLACED else f"Trained without {silo}"
+    name, value = words.full_name(metric), words.show(metric, left)
+    if loss.order() == "not told apart":
+        unsure = f"{start}, the {name} is {value}: not told apart from the model with it"
+        if loss.interval is None:
+            return f"{unsure}."
+        return f"{unsure} (95 % interval of what is lost {_spread(metric, loss.interval)})."
     assert loss.interval is not None
-    return words.spread(metric, list(loss.interval))
+    worse = loss.value > 0
+    ends = loss.interval if worse else [-end for end in reversed(loss.interval)]
+    return (
+        f"{start}, the {name} is {'worse' if worse else 'better'} by "
+        f"{words.points(metric, [abs(loss.value)])} (95 % interval {_spread(metric, ends)}): {value}."
+    )
+
+
+def _spread(metric: str, ends: Sequence[float]) -> str:
+    return words.spread(metric, list(ends))
 
 
 def bars(found: Sequence[Addition], metric: str, narrow: bool = False) -> Figure | None:
