@@ -101,7 +101,11 @@ def test_training_without_a_silo_is_a_run_of_the_others(tmp_path):
 
 
 def test_a_silo_that_is_needed_is_not_left_out(tmp_path):
-    private = ("algorithm.name=tdcd-private-labels", "algorithm.labels_at=b", "partition.labels_at=b")
+    private = (
+        "algorithm.name=tdcd-private-labels",
+        "algorithm.labels_at=b",
+        "partition.labels_at=b",
+    )
     parts = run_in(tmp_path / "a", *private, "evaluation.contributions=retrained")
     assert parts == ["tdcd-private-labels", "without-a", "without-c"]
 

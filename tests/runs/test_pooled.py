@@ -1,5 +1,7 @@
 """Baselines on the pooled rows, against scikit-learn and torch themselves."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,11 @@ from fedloom.core.errors import SettingError
 from fedloom.models.losses import Squared
 from fedloom.runs.pooled import network
 from fedloom.runs.pooled.analyst import PENALTIES, STRENGTHS
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    monkeypatch.setattr(network, "EPOCHS", 60)
 
 
 def federated(name, silos=3, **more):
@@ -96,7 +103,10 @@ def test_boosting_is_scikit_learns(name):
 
 
 def test_labels_in_one_silo_only_will_do():
-    found = [pooled("ridge", data) for data in (federated("diabetes"), federated("diabetes", labels_at="b"))]
+    found = [
+        pooled("ridge", data)
+        for data in (federated("diabetes"), federated("diabetes", labels_at="b"))
+    ]
     assert torch.equal(found[0].predict(), found[1].predict())
 
 
@@ -140,8 +150,6 @@ def test_best_pooled_is_plain_torch():
 def test_best_pooled_learns_labels_of_any_unit():
     data = federated("diabetes")
     big = {j: None if y is None else 1e5 + 2e4 * y for j, y in data.train.y.items()}
-    from dataclasses import replace
-
     large = replace(data, train=replace(data.train, y=big), test=None)
     task = Task.of(data, "linear")
     small = Pooled("best-pooled", task, data).fit()
@@ -179,7 +187,7 @@ def test_what_does_not_fit_is_refused_before_training(monkeypatch):
         pooled("ridge", classes)
     with pytest.raises(SettingError, match="did you mean 'ridge'"):
         pooled("rigde", numbers)
-    with pytest.raises(SettingError, match="leave it out, or name best-pooled"):
+    with pytest.raises(SettingError, match="leave ridge out, or name best-pooled"):
         Pooled("ridge", Task.of(numbers, "linear", loss=Own()), numbers)
     assert Pooled("best-pooled", Task.of(numbers, "linear", loss=Own()), numbers).headline is None
     with pytest.raises(SettingError, match="nothing is trained yet"):

@@ -58,9 +58,10 @@ def compare(
     path = out if out.suffix == ".png" else out / "compare.png"
     runs = _read(folders)
     metric = _metric(runs, metric)
-    groups = [*grouped(runs), *pooled(runs)]
+    groups = grouped(runs)
     if len(groups) > MOST:
         raise DataError(f"{len(groups)} curves are too many for one figure: at most {MOST}")
+    groups += pooled(runs)[: MOST - len(groups)]
     lines = {group.short: _curve(group, metric, axis) for group in groups}
     image = style.save(partial(drawn, lines, metric, axis), path)
     rows = _rows(groups, metric)
@@ -262,6 +263,7 @@ def _row(group: Group, metric: str) -> dict[str, Any]:
     bests = [best for records in group.records if (best := words.best(records, metric))]
     return {
         "label": group.label,
+        "baseline": group.part,
         "runs": len(group.runs),
         "seeds": [seed(run) for run in group.runs],
         "folders": [run.path.as_posix() for run in group.runs],
@@ -294,6 +296,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 def _shown(row: Mapping[str, Any]) -> dict[str, str]:
     """A row for people."""
     metric, several = row["metric"], row["runs"] > 1 and row["final"] is not None
+    nothing = dict.fromkeys(("rounds", "best", "bottom", "top"), words.DASH)
     return {
         "label": row["label"] + (f" (mean of {row['runs']} seeds)" if row["runs"] > 1 else ""),
         "status": "" if row["finished"] else "not finished",
@@ -307,4 +310,4 @@ def _shown(row: Mapping[str, Any]) -> dict[str, str]:
         "loss": words.show("train_loss", row["train_loss"]),
         "bottom": words.size(row["bytes_inside_silos"] or 0),
         "top": words.size(row["bytes_between_hubs"] or 0),
-    }
+    } | (nothing if row["baseline"] else {})

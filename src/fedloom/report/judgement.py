@@ -56,8 +56,12 @@ def curves(parts: Mapping[str, Judged], narrow: bool = False) -> Figure | None:
         right.axhline(base, color=style.GREY, linewidth=1, linestyle=":")
         low = base < 0.85
         right.text(
-            0.0, base + (0.015 if low else -0.015), f"base rate {100 * base:.0f} %", color=style.GREY,
-            fontsize=style.SMALL, va="bottom" if low else "top",
+            0.0,
+            base + (0.015 if low else -0.015),
+            f"base rate {100 * base:.0f} %",
+            color=style.GREY,
+            fontsize=style.SMALL,
+            va="bottom" if low else "top",
         )
     _legend(figure, list(drawn), 1 if narrow else 2)
     return figure

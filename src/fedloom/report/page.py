@@ -257,7 +257,9 @@ def values(run: RunFolder) -> list[tuple[str, bool, list[tuple[str, str]]]]:
             for m in run.metrics:
                 one = by_hub.get(silo, {}).get(m)
                 ends = None if one is None else one.interval
-                own.append((words.show(m, words.number(silo_values.get(m))), words.between(m, ends)))
+                own.append(
+                    (words.show(m, words.number(silo_values.get(m))), words.between(m, ends))
+                )
             rows.append((silo, True, own))
     return rows
 

@@ -85,9 +85,7 @@ def _classes(of: Judged) -> list[str]:
     found = np.divide(np.diag(table), table.sum(1), out=np.ones(len(table)), where=table.sum(1) > 0)
     worst = int(found.argmin())
     if found[worst] < 1:
-        said.append(
-            f"Hardest is {of.class_name(worst)}: {hundred(found[worst])} of 100 are found."
-        )
+        said.append(f"Hardest is {of.class_name(worst)}: {hundred(found[worst])} of 100 are found.")
     wrong = table - np.diag(np.diag(table))
     if wrong.any():
         true, called = np.unravel_index(int(wrong.argmax()), wrong.shape)

@@ -94,7 +94,9 @@ def bars(found: Sequence[Addition], metric: str, narrow: bool = False) -> Figure
         return None
     silos = list(dict.fromkeys(a.silo for a in found))
     ways = [how for how in (REPLACED, RETRAINED) if any(a.how == how for a in found)]
-    figure = style.figure(style.width(narrow), 1.3 + 0.3 * (len(ways) > 1) + 0.42 * len(silos) * len(ways))
+    figure = style.figure(
+        style.width(narrow), 1.3 + 0.3 * (len(ways) > 1) + 0.42 * len(silos) * len(ways)
+    )
     axes = figure.subplots()
     style.tidy(axes)
     factor = 100 if metric in words.IN_PERCENT else 1
@@ -116,7 +118,9 @@ def bars(found: Sequence[Addition], metric: str, narrow: bool = False) -> Figure
     unit = ", percentage points" if metric in words.IN_PERCENT else ""
     axes.set_xlabel(f"{words.full_name(metric)} that is lost{unit}", fontsize=style.TEXT)
     if len(ways) > 1:
-        figure.legend(loc="outside upper left", ncols=1 if narrow else 2, frameon=False, fontsize=style.SMALL)
+        figure.legend(
+            loc="outside upper left", ncols=1 if narrow else 2, frameon=False, fontsize=style.SMALL
+        )
     return figure
 
 

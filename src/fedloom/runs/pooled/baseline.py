@@ -27,7 +27,10 @@ from . import analyst, network
 from .fitted import Fitted
 
 WRONG: Mapping[tuple[str, bool], str] = {
-    ("logistic", True): "logistic regression is for classes, and the labels are numbers: name ridge",
+    (
+        "logistic",
+        True,
+    ): "logistic regression is for classes, and the labels are numbers: name ridge",
     ("ridge", False): "ridge regression is for numbers, and the labels are classes: name logistic",
 }  # by the name, and whether labels are numbers
 
@@ -59,11 +62,11 @@ class Pooled:
             need("data", f"the baseline {name}")
             if goal is None:
                 raise SettingError(
-                    f"{name}: a loss of your own says not whether labels are classes or numbers: "
-                    "leave it out, or name best-pooled"
+                    "a loss of your own does not say whether labels are classes or numbers: leave "
+                    f"{name} out, or name best-pooled"
                 )
             if (why := WRONG.get((name, goal == "number"))) is not None:
-                raise SettingError(f"{name}: {why}")
+                raise SettingError(why)
         check_metrics(metrics, goal)
         self.name, self.task, self.data = name, task, data
         self.metrics = tuple(metrics)

@@ -41,7 +41,9 @@ class Scaled(nn.Module):
         super().__init__()
         parts = {silo: task.part(silo, shapes, device) for silo in shapes.width}
         streams = Streams(seed)
-        self.joint = JointModel(parts, {j: part.initial_for_all(streams) for j, part in parts.items()})
+        self.joint = JointModel(
+            parts, {j: part.initial_for_all(streams) for j, part in parts.items()}
+        )
         centre, spread = torch.zeros(()), torch.ones(())
         if isinstance(task.loss, Squared):
             flat = labels.reshape(len(labels), -1).double()
