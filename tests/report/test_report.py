@@ -157,8 +157,8 @@ def test_the_page_says_what_came_of_it(tmp_path):
     assert (
         "After 10 rounds TDCD reaches 96.2 % test accuracy; the pooled model on the same "
         "budget 97.1 %, the silos&#39; scores combined without exchange 90.0 %, a silo alone "
-        "10.0\u201370.0 %. The exchange between silos added 6.2 percentage points and took 0 bytes more."
-        in text
+        "10.0\u201370.0 %. The exchange between silos added 6.2 percentage points and took 0 "
+        "bytes more." in text
     )
     assert "Loans &lt;b&gt;cut&lt;/b&gt; both ways, $5 &amp; $6" in text
     for word in ("pooled (central)", "7 rows were left out", "c0ffee", "abc1234", "40.0 kB"):

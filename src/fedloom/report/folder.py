@@ -41,10 +41,10 @@ class RunFolder:
         same rows as the main part's."""
         found = {}
         for part in [*self.records, *(WITHOUT + silo for silo in self.retrained)]:
-            own = Predictions.read(self.folder_of(part))
-            if own is not None and (part == self.main or self.main in found):
-                if part == self.main or own.rows == found[self.main].rows:
-                    found[part] = own
+            own, main = Predictions.read(self.folder_of(part)), found.get(self.main)
+            same = main is not None and own is not None and own.rows == main.rows
+            if own is not None and (same or part == self.main):
+                found[part] = own
         return found
 
     @property

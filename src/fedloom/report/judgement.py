@@ -1,4 +1,4 @@
-"""Figures of predictions: ROC and precision by recall, calibration, confusion, predicted by true."""
+"""Figures of predictions: ROC, precision by recall, calibration, confusion, predicted by true."""
 
 from __future__ import annotations
 

@@ -78,9 +78,10 @@ def _sentence(metric: str, addition: Addition) -> str:
     assert loss.interval is not None
     worse = loss.value > 0
     ends = loss.interval if worse else [-end for end in reversed(loss.interval)]
+    amount = words.points(metric, [abs(loss.value)])
     return (
-        f"{start}, the {name} is {'worse' if worse else 'better'} by "
-        f"{words.points(metric, [abs(loss.value)])} (95 % interval {_spread(metric, ends)}): {value}."
+        f"{start}, the {name} is {'worse' if worse else 'better'} by {amount} "
+        f"(95 % interval {_spread(metric, ends)}): {value}."
     )
 
 

@@ -103,7 +103,8 @@ def _ranked(run: RunFolder, part: str, difference: Difference, order: Order) -> 
     if order != "better" or difference.interval is None:
         return said
     sizes = sorted(abs(end) for end in difference.interval)
-    return f"{said} (by {points(metric, [abs(difference.value)])}, 95 % interval {spread(metric, sizes)})"
+    amount = points(metric, [abs(difference.value)])
+    return f"{said} (by {amount}, 95 % interval {spread(metric, sizes)})"
 
 
 def _values(record: Record, metric: str) -> list[float]:

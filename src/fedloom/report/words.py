@@ -50,8 +50,8 @@ ABOUT = {
     "budget as the federation, which need not be enough to converge",
     "alone": "every silo with its own columns only",
     "no-exchange": "the scores of the lone silos, put together at prediction",
-    "best-pooled": "the same network on everyone's rows, trained with Adam until rows that were set "
-    "aside for validation said stop: what the network can do",
+    "best-pooled": "the same network on everyone's rows, trained with Adam until the loss on rows "
+    "set aside for validation falls no more: what the network can do",
     "logistic": "scikit-learn's, on all columns side by side, standardised; regularisation by "
     "cross-validation: what an analyst would have",
     "ridge": "scikit-learn's, on all columns side by side, standardised; regularisation by "

@@ -40,12 +40,12 @@ from ..fabric.kinds import ABOUT
 from ..records.history import CHECKPOINT, Checkpoints
 from ..records.manifest import Manifest
 from ..records.predictions import Predictions
-from ..records.record import Record, append_record, read_records, write_records
+from ..records.record import Record, append_record, write_records
 from ..records.writers import Writer, open_writers
 from . import contributions
 from .build import build_data, build_parts, build_pooled
 from .pooled.baseline import Pooled
-from .pooled.network import MOST_EPOCHS
+from .pooled.part import train_pooled
 from .run import Run
 
 
@@ -124,7 +124,7 @@ class Job:
                 for number, (name, run) in enumerate(parts.items()):
                     self._train(name, run, number == 0)
                 for name, baseline in pooled.items():
-                    self._train_pooled(name, baseline)
+                    train_pooled(self, name, baseline)
             except (InterruptedRun, KeyboardInterrupt):
                 manifest.stopped(self.folder)
                 raise
@@ -184,38 +184,14 @@ class Job:
             finally:
                 self.watcher.end()
 
-    def _train_pooled(self, name: str, baseline: Pooled) -> None:
-        """Train it in one go; where that was done before, its record is there."""
-        folder = self.folder_of(name, False)
-        path = folder / "records.jsonl"
-        if path.is_file():
-            baseline.records = read_records(path)
-            return
-        made = baseline.name == "best-pooled"
-
-        def after(done: int) -> None:
-            self.watcher.round(done)
-            if self._stop and made:
-                raise InterruptedRun(
-                    f"stopped after {done} epochs of {name}; go on with "
-                    f"fedloom run --resume {self.folder}"
-                )
-
-        make_folder(folder, SHARED)
-        self.watcher.part(name, MOST_EPOCHS if made else 1, 0, baseline.headline)
-        try:
-            baseline.fit(after)
-            if (found := baseline.predictions()) is not None:
-                baseline.judged(found)
-                found.save(folder)
-            write_records(path, baseline.records)
-            self.watcher.record(baseline.records[-1])
-        finally:
-            self.watcher.end()
-
     def stop(self) -> None:
         """Stop after the round that is going on, and save it."""
         self._stop = True
+
+    @property
+    def is_asked_to_stop(self) -> bool:
+        """Whether somebody asked this process to stop."""
+        return self._stop
 
     @property
     def stopping(self) -> bool:

@@ -26,11 +26,15 @@ from .fitted import Fitted
 
 SHARE, PATIENCE, EPOCHS = 0.2, 20, 500
 RATES = (0.01, 0.001)
-MOST_EPOCHS = len(RATES) * EPOCHS
 BATCHES = (32, 512)  # at least and at most; between, 1/32 of the rows
 AT_ONCE = 4096  # rows predicted at a time
 
 Tell = Callable[[int], None]
+
+
+def most_epochs() -> int:
+    """Of all its trainings."""
+    return len(RATES) * EPOCHS
 
 
 class Scaled(nn.Module):
