@@ -8,7 +8,8 @@ from pathlib import Path
 from ..algorithms.verification.costs import cost
 from ..config.runfile import RunFile
 from ..core.errors import SettingError
-from ..runs.build import build_data, build_parts
+from ..runs.build import build_data
+from ..runs.parts import all_parts
 from . import common
 
 
@@ -39,14 +40,14 @@ def act(chosen: argparse.Namespace) -> None:
         _check_party(file, chosen.party, chosen.json)
         return
     data = build_data(file)
-    parts = build_parts(file, data)
-    run = next(iter(parts.values()))
+    parts = all_parts(file, data)
+    run = parts.main
     summary = data.summary()
     weights = run.facts().model
     total = cost(run.algorithm, run.facts())
     sent = {tier: sum(b for line, (_, b) in total.items() if line.tier == tier) for tier in TIERS}
     if chosen.json:
-        facts = {"data": summary, "notes": list(data.notes), "parts": list(parts)}
+        facts = {"data": summary, "notes": list(data.notes), "parts": parts.names}
         facts["without_rows"] = [str(client) for client in data.idle]
         facts["privacy"] = run.algorithm.promises()
         common.print_json({**facts, "model_bytes": dict(weights), "round_bytes": sent})
@@ -76,7 +77,7 @@ def act(chosen: argparse.Namespace) -> None:
     sizes = ", ".join(f"{common.human_bytes(sent[tier])} {words}" for tier, words in TIERS.items())
     if file.engine.name == "stacked":
         print(f"engine: {run.fed}")
-    print(f"a round sends at most {sizes}; {file.rounds} rounds; parts: {', '.join(parts)}")
+    print(f"a round sends at most {sizes}; {file.rounds} rounds; parts: {', '.join(parts.names)}")
     but = f", but without training rows: {data.without_rows}" if data.idle else ""
     print(f"{chosen.file}: sound{but}")
 

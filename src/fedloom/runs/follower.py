@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..records.predictions import Predictions
 from .job import Job, Part
+from .parts import all_parts
 from .pooled.baseline import Pooled
 from .run import Run
 
@@ -12,7 +13,7 @@ class Follower(Job):
     """The first rank has checked and prepared the folder when these meet it."""
 
     def go(self) -> dict[str, Run | Pooled]:
-        parts = self._parts(self._data())
+        parts = all_parts(self.file, self._data(), self.ranks).runs
         self._meet()
         with self._interruptible():
             for number, (name, run) in enumerate(parts.items()):

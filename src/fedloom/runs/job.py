@@ -43,7 +43,8 @@ from ..records.predictions import Predictions
 from ..records.record import Record, append_record, write_records
 from ..records.writers import Writer, open_writers
 from . import contributions
-from .build import build_data, build_parts, build_pooled
+from .build import build_data
+from .parts import all_parts
 from .pooled.baseline import Pooled
 from .pooled.part import train_pooled
 from .run import Run
@@ -113,17 +114,16 @@ class Job:
         """Train every part that is not at its end yet."""
         data = self._data()
         # everything is checked before anything is written
-        parts = self._parts(data)
-        pooled = build_pooled(self.file, data)
+        parts = all_parts(self.file, data, self.ranks)
         make_folder(self.folder, SHARED)
         with locked(self.folder), self._interruptible():
-            manifest = self._begin(data, [*parts, *pooled])
+            manifest = self._begin(data, parts.names)
             self._meet()
             self.watcher.data(data)
             try:
-                for number, (name, run) in enumerate(parts.items()):
+                for number, (name, run) in enumerate(parts.runs.items()):
                     self._train(name, run, number == 0)
-                for name, baseline in pooled.items():
+                for name, baseline in parts.pooled.items():
                     train_pooled(self, name, baseline)
             except (InterruptedRun, KeyboardInterrupt):
                 manifest.stopped(self.folder)
@@ -131,17 +131,12 @@ class Job:
             except FedLoomError as problem:
                 manifest.failed(self.folder, str(problem))
                 raise
-            next(iter(parts.values())).save(self.folder / "model")
-            halted = {name: run.halted for name, run in parts.items() if run.halted is not None}
+            parts.main.save(self.folder / "model")
+            halted = {
+                name: run.halted for name, run in parts.runs.items() if run.halted is not None
+            }
             manifest.finished(self.folder, halted)
-        return {**parts, **pooled}
-
-    def _parts(self, data: Federated) -> dict[str, Run]:
-        """All that is trained by rounds: the run, its baselines, and without one silo each."""
-        parts = build_parts(self.file, data, self.ranks)
-        main = next(iter(parts.values()))
-        contributions.check(self.file, main)
-        return {**parts, **contributions.build_without(self.file, data, main, self.ranks)}
+        return {**parts.runs, **parts.pooled}
 
     def folder_of(self, name: str, main: bool) -> Path:
         return self.folder if main else self.folder / "baselines" / name
