@@ -39,7 +39,7 @@ class RunFolder:
     def predictions(self) -> dict[str, Predictions]:
         """What the parts say of the test rows, where that lies in their folders, and it is of the
         same rows as the main part's."""
-        found = {}
+        found: dict[str, Predictions] = {}
         for part in [*self.records, *(WITHOUT + silo for silo in self.retrained)]:
             own, main = Predictions.read(self.folder_of(part)), found.get(self.main)
             same = main is not None and own is not None and own.rows == main.rows

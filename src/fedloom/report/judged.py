@@ -169,4 +169,4 @@ def thresholds(positive: Array, scores: Array) -> tuple[Array, Array]:
 
 def two_sided(of: Judged) -> bool:
     """Whether both classes are among the test rows, so that there are curves."""
-    return bool(of.rows.by_class) and np.isfinite(of.rows.scores).all()
+    return bool(of.rows.by_class) and bool(np.isfinite(of.rows.scores).all())

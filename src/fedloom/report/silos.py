@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..records.bootstrap import Difference
@@ -13,6 +13,7 @@ from .folder import RunFolder
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from torch import Tensor
 
 REPLACED, RETRAINED = "replaced", "retrained"
 
@@ -36,23 +37,19 @@ def additions(run: RunFolder) -> list[Addition]:
     whole = main.resampled([metric]).get(metric)
     if whole is None:
         return []
-    sign = -1 if smaller_is_better(metric) else 1
     found = []
     for how, silo, scores in _without(run, main):
         part = Predictions(main.goal, main.labels, {silo: scores}, main.rows, main.more)
         left = part.resampled([metric]).get(metric)
         if left is not None:
-            loss = whole.minus(left)
-            if sign < 0:
-                ends = None if loss.interval is None else loss.interval
-                turned = None if ends is None else type(ends)(-ends.high, -ends.low)
-                loss = Difference(-loss.value, turned)
+            loss = left.minus(whole) if smaller_is_better(metric) else whole.minus(left)
             found.append(Addition(silo, how, left.value, loss))
     most = {a.silo: a.loss.value for a in reversed(found)}  # by the first way
     return sorted(found, key=lambda a: (-most[a.silo], a.silo, a.how != REPLACED))
 
 
-def _without(run: RunFolder, main: Predictions):  # type: ignore[no-untyped-def]
+def _without(run: RunFolder, main: Predictions) -> Iterator[tuple[str, str, Tensor]]:
+    """How a silo is left out, which one, and scores of the test rows then."""
     for silo, scores in main.without.items():
         yield REPLACED, silo, scores
     for silo in run.retrained:

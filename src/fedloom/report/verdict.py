@@ -41,7 +41,7 @@ def verdict(run: RunFolder) -> str:
     if not records:
         return "Nothing is recorded yet."
     last = records[-1]
-    subject = OTHERS.get(run.main) or part_name(run, run.main)
+    subject = OTHERS.get(run.main, part_name(run, run.main)).removesuffix(" on the same budget")
     start = f"After {rounds(last['round'])} {subject} {_reaches(metric, last)}"
     ranked = against(run)
     plain = [

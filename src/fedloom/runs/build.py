@@ -160,8 +160,9 @@ def build_parts(file: RunFile, data: Federated, ranks: Ranks | None = None) -> d
 
 def build_pooled(file: RunFile, data: Federated) -> dict[str, Pooled]:
     """The baselines that are no federation, checked and not trained yet."""
-    engine, task, parts = file.engine, build_task(file, data), {}
-    for name in (b for b in file.evaluation.baselines if b in POOLED):
+    engine, task = file.engine, build_task(file, data)
+    parts: dict[str, Pooled] = {}
+    for name in (b for b in POOLED if b in file.evaluation.baselines):
         with of_part("baseline", name):
             parts[name] = Pooled(
                 name,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -116,10 +115,6 @@ class Pooled:
         scores = {"pooled": self.predict(test)}
         return Predictions(self._goal, test.labels(), scores, rows, self.metrics)
 
-    def judged(self, found: Predictions) -> None:
-        """Keep the intervals of the test metrics in the record."""
-        self.records = [replace(self.records[0], intervals=found.intervals())]
-
     @property
     def _goal(self) -> Goal:
         if self.task.loss.goal is None:
@@ -138,10 +133,10 @@ class Pooled:
         goal, loss = self.task.loss.goal, self.task.loss
         if self.name != "best-pooled" and goal is not None:
             loss = losses[LOSSES[goal]]()  # what scikit-learn's scores are made for
-        train, test = self.data.train, self.data.test
+        train = self.data.train
         scores = fitted.scores(train)
         labels = loss.labels(train.labels(), scores.dtype)
-        judged = test is not None and goal is not None
+        judged = self.predictions()
         return Record(
             round=fitted.epochs,
             iteration=fitted.steps,
@@ -149,8 +144,9 @@ class Pooled:
             wall=wall,
             bytes={},
             train_loss=float(loss.rows(scores, labels).mean()),
-            metrics=self.evaluate("test") if judged else {},
+            metrics=self.evaluate() if judged is not None else {},
             notes={"pooled": self.name, **fitted.notes},
+            intervals=None if judged is None else judged.intervals(),
         )
 
     def __repr__(self) -> str:

@@ -36,7 +36,6 @@ def train_pooled(job: Job, name: str, baseline: Pooled) -> None:
     try:
         baseline.fit(after)
         if (found := baseline.predictions()) is not None:
-            baseline.judged(found)
             found.save(folder)
         write_records(path, baseline.records)
         job.watcher.record(baseline.records[-1])
