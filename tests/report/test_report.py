@@ -385,6 +385,9 @@ def test_numbers_for_people():
     assert words.show("accuracy", 0.9617) == "96.2 %"
     assert words.show("auroc", 0.9617) == "0.962"
     assert words.show("mse", 0.00012345) == "0.000123"
+    assert words.spread("accuracy", [-0.002, 0.016]) == "\u22120.2 to 1.6 %"
+    assert words.points("accuracy", [0.012]) == "1.2 percentage points"
+    assert words.points("r2", [-0.01, 0.02]) == "\u22120.010 to 0.020"
     assert words.spread("accuracy", [0.62, 0.71]) == "62.0\u201371.0 %"
     assert words.best([record(1, 0.5), record(2, 0.7), record(3, 0.6)], "accuracy") == (0.7, 2)
     assert words.best([record(1, 0.5), record(2, 0.7)], "train_loss") == (0.65, 2)

@@ -107,7 +107,7 @@ def show(metric: str, value: float | None, unit: bool = True) -> str:
     if value is None:
         return "undefined"
     if metric in IN_PERCENT:
-        return f"{100 * value:.1f}" + (" %" if unit else "")
+        return f"{100 * value:.1f}".replace("-", MINUS) + (" %" if unit else "")
     if abs(value) >= 100:
         return f"{value:,.0f}".replace("-", MINUS)
     if smaller_is_better(metric):
