@@ -8,9 +8,12 @@ import torch
 from fedloom import TDCD, Partition, Run, Task, load_dataset
 from fedloom.config.runfile import RunFile
 from fedloom.core.errors import SettingError
+from fedloom.core.registry import algorithms
 from fedloom.records.predictions import Predictions
-from fedloom.runs.contributions import replaced
+from fedloom.runs.contributions import Embeddings, replaced, why_not
 from fedloom.runs.job import Job
+from fedloom.testing import sample_of
+from fedloom.testing.samples import examples_of
 
 MODELS = {
     "sums": {"name": "linear"},
@@ -46,6 +49,21 @@ def test_an_embedding_is_replaced_by_its_mean(model):
             expected = scores({**test, silo: average})
             torch.testing.assert_close(found[silo], expected, rtol=1e-10, atol=1e-10)
             assert not torch.allclose(expected, scores(test))
+
+
+@pytest.mark.parametrize("name", list(algorithms))
+def test_the_parts_are_those_of_every_joint_algorithm(name):
+    """With nothing replaced, they predict what the run does."""
+    for example in examples_of(algorithms[name])[:1]:
+        run = Run(example, *sample_of(example), precision="float64")
+        if not example.joint or example.one_silo:
+            assert "silo" in why_not(run)
+            continue
+        embeddings = Embeddings(run.fit(1))
+        with torch.no_grad():
+            placed = embeddings.placed(run.placement, torch.arange(run.placement.size))
+            scores = embeddings.scores(sum(placed.values()))
+        torch.testing.assert_close(scores, run.predict(), rtol=1e-9, atol=1e-9)
 
 
 FILE = """\
