@@ -21,7 +21,7 @@ class SlowTDCD(TDCD):
 
     def round(self, fed: Fabric, state: State, draw: Draw) -> State:
         new = super().round(fed, state, draw)
-        return State(fed.at_hubs(self.part_way, state.theta, new.theta))
+        return new._replace(theta=fed.at_hubs(self.part_way, state.theta, new.theta))
 
     def part_way(self, old: Theta, new: Theta) -> Theta:
         """Local work: a pure function of what lives at one hub."""

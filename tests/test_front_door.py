@@ -114,6 +114,10 @@ def calls(tmp_path):
         "Cosine": (Cosine, {"lr": 0.1, "steps": 9, "floor": 0.0}),
         "InverseSqrt": (InverseSqrt, {"lr": 0.1, "scale": 1.0}),
         "StepDecay": (StepDecay, {"lr": 0.1, "factor": 0.5, "every": 3}),
+        **{
+            kind.__name__: (kind, dataclasses.asdict(kind()))
+            for kind in (fedloom.SGD, fedloom.Adam, fedloom.AdamW, fedloom.Relaxed, fedloom.HubAdam)
+        },
         "Drawn": (Drawn, {"presence": 0.5, "seed": 1}),
         "Network": (Network, dataclasses.asdict(Network())),
         "Partition": (Partition, dataclasses.asdict(Partition())),
@@ -196,6 +200,7 @@ def inside(place, folder):
 CALLS = [
     *ALGORITHMS,
     *("Privacy", "Constant", "DelayBound", "InverseTime", "Cosine", "InverseSqrt", "StepDecay"),
+    *("SGD", "Adam", "AdamW", "Relaxed", "HubAdam"),
     *("Drawn", "Network", "Partition", "Partition.place", "Partition.cut", "Placement.of"),
     *("Placement.only", "Placement.held", "Shard", "linear", "mlp", "cnn", "lstm", "resnet18"),
     *("load_dataset", "load_model", "partition", "read_tables", "Task", "Task.of", "Run"),
@@ -242,9 +247,9 @@ def test_rubbish_gets_a_sentence(name, calls, tmp_path, monkeypatch):
             try:
                 call(**{**given, argument: rubbish})
             except FedLoomError as problem:
-                told = str(problem)
-                assert told, (argument, rubbish)
-                assert "4711" not in told
-                assert "tensor(" not in told
+                text = str(problem)
+                assert text, (argument, rubbish)
+                assert "4711" not in text
+                assert "tensor(" not in text
             except Exception as problem:
                 raise AssertionError(f"{name}({argument}={rubbish!r}): {problem!r}") from problem

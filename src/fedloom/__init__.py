@@ -6,8 +6,11 @@ that add to FedLoom need. See README.md and ARCHITECTURE.md.
 """
 
 from .algorithms import (
+    SGD,
     TDCD,
     VAFL,
+    Adam,
+    AdamW,
     Alone,
     Central,
     Constant,
@@ -16,10 +19,12 @@ from .algorithms import (
     FedAvg,
     FedBCD,
     FedProx,
+    HubAdam,
     HyFEMAvg,
     HyFEMProx,
     InverseSqrt,
     InverseTime,
+    Relaxed,
     SplitNN,
     SplitNNAsync,
     SplitNNU,
@@ -45,8 +50,11 @@ from .runs.run import Run
 __version__ = "0.1.0.dev0"
 
 __all__ = [
+    "SGD",
     "TDCD",
     "VAFL",
+    "Adam",
+    "AdamW",
     "Alone",
     "Central",
     "Constant",
@@ -56,6 +64,7 @@ __all__ = [
     "FedAvg",
     "FedBCD",
     "FedProx",
+    "HubAdam",
     "HyFEMAvg",
     "HyFEMProx",
     "InverseSqrt",
@@ -66,6 +75,7 @@ __all__ = [
     "Placement",
     "Pooled",
     "Privacy",
+    "Relaxed",
     "Run",
     "Shard",
     "SplitNN",

@@ -258,3 +258,21 @@ def test_divergence_has_its_own_code_and_keeps_what_was_done(run_file, tmp_path,
     assert "a smaller step size" in err
     assert [line["round"] for line in records(tmp_path / "run")] == [0, 2]
     assert load_checkpoint(tmp_path / "run" / "checkpoint.safetensors").round == 3
+
+
+def test_a_loss_far_above_its_start_ends_the_run(run_file, tmp_path, fedloom):
+    """What was done is there: records, ledger, checkpoint, report; and the line says what to
+    change."""
+    folder, much = tmp_path / "run", ["--set", "algorithm.lr=30000.0"]
+    code, _, err = fedloom("run", run_file, "--out", folder, *much, "--quiet")
+    assert code == 4
+    assert "training diverged: the training loss is" in err
+    assert 'relaxation = "auto" in [algorithm.hub]' in err
+    assert "(now 30000)" in err
+    last = records(folder)[-1]
+    assert last["train_loss"] > 10 * records(folder)[0]["train_loss"]
+    assert load_checkpoint(folder / "checkpoint.safetensors").records[-1].round <= last["round"]
+    assert (folder / "ledger.json").is_file()
+    assert "training loss grew" in (folder / "report.html").read_text()
+    never = ["--set", "evaluation.diverged='none'"]
+    assert fedloom("run", run_file, "--out", tmp_path / "on", *much, *never, "--quiet")[0] == 0

@@ -1,7 +1,7 @@
 """Scores of a finished federation, for one of its parties: those of the simulated run."""
 
-import json
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +10,9 @@ from fedloom.config.runfile import RunFile
 from fedloom.core.errors import AbortedError, DataError, ExistsError, RefusedError, SettingError
 from fedloom.core.topology import Client
 from fedloom.data.tables.files import hashed
+from fedloom.data.tables.prepare import SiloPreparation
 from fedloom.deployment.agreement.agreement import Agreement
+from fedloom.deployment.agreement.own_rows import read_preparation, write_preparation
 from fedloom.deployment.agreement.shared_facts import SharedFacts
 from fedloom.deployment.party_file import PartyFile
 from fedloom.deployment.prediction.lookup import OwnRows, RowNames
@@ -183,10 +185,11 @@ def added_up(made, run, person, silos):
 def test_columns_prepared_otherwise_are_refused(asked):
     made, _, _ = asked
     client = Client("shop", "web")
-    path = made.of(client) / "rows.preparation.json"
-    preparation = json.loads(path.read_text())
-    preparation["silos"]["shop"][0]["mean"] += 1.0
-    path.write_text(json.dumps(preparation))
+    rows = made.of(client) / "rows.safetensors"
+    preparation = read_preparation(rows)
+    first, *others = preparation["shop"].steps
+    shop = SiloPreparation((replace(first, mean=first.mean + 1.0), *others))
+    write_preparation(rows, replace(preparation, silos={"shop": shop}))
     ended = ask(made, Client("shop", "store"), ["p12"], "person")
     assert "prepared otherwise than those of hub shop" in str(ended[client])
     assert all(isinstance(problem, DataError | AbortedError) for problem in ended.values()), ended

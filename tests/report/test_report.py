@@ -50,11 +50,11 @@ def ledger(times=1):
     return {"lines": [dict(zip(names, line, strict=True)) for line in lines], "rounds": 10}
 
 
-def put(folder, records, bill=True):
+def put(folder, records, with_ledger=True):
     folder.mkdir(parents=True, exist_ok=True)
     text = "".join(json.dumps(r) + "\n" for r in records)
     (folder / "records.jsonl").write_text(text)
-    if bill:
+    if with_ledger:
         (folder / "ledger.json").write_text(json.dumps(ledger()))
 
 
@@ -83,7 +83,7 @@ def make(folder, *, parts=None, goal="classes", config=None, **manifest):
             for silo, classes in zip(SILOS, [{"x": [30, 30], "y": [20, 20]}] * 2, strict=True)
         },
     }
-    told = {
+    facts = {
         "fedloom": "0.1",
         "algorithm": next(iter(parts)),
         "title": "Loans <b>cut</b> both ways, $5 & $6",
@@ -100,7 +100,7 @@ def make(folder, *, parts=None, goal="classes", config=None, **manifest):
         "machine": {"cores": 2, "device": "cpu"},
         "parts": list(parts),
     }
-    (folder / "manifest.json").write_text(json.dumps(told | manifest))
+    (folder / "manifest.json").write_text(json.dumps(facts | manifest))
     return folder
 
 
@@ -172,7 +172,7 @@ def test_a_run_that_goes_on(tmp_path):
     make(tmp_path, finished=None)
     (tmp_path / "baselines/no-exchange/records.jsonl").unlink()
     (tmp_path / "baselines/no-exchange/ledger.json").unlink()
-    put(tmp_path / "baselines/alone", [record(2, 0.3, (0.2, 0.4))], bill=False)
+    put(tmp_path / "baselines/alone", [record(2, 0.3, (0.2, 0.4))], with_ledger=False)
     text, _ = report(tmp_path)
     assert "This run is not finished" in text
     assert "no-exchange: nothing is recorded yet." in text
@@ -198,7 +198,7 @@ def test_a_run_that_has_hardly_begun(tmp_path):
     assert [image["alt"] for image in page.images] == [
         "rows and features held by every silo and client"
     ]
-    put(tmp_path, [record(0, 0.1)], bill=False)
+    put(tmp_path, [record(0, 0.1)], with_ledger=False)
     assert "After 0 rounds TDCD reaches 10.0 % test accuracy." in report(tmp_path)[0]
 
 
@@ -372,10 +372,10 @@ def test_bytes_that_differ_by_far():
 
 
 def test_line_styles_differ_in_more_than_colour():
-    looks = [style.line(i) for i in range(14)]
-    assert len({(look.color, str(look.linestyle)) for look in looks}) == 14
-    assert len({(look.color, look.marker) for look in looks}) == 14
-    assert all(one.linestyle != two.linestyle for one, two in pairwise(looks[:7]))
+    styles = [style.line(i) for i in range(14)]
+    assert len({(line.color, str(line.linestyle)) for line in styles}) == 14
+    assert len({(line.color, line.marker) for line in styles}) == 14
+    assert all(one.linestyle != two.linestyle for one, two in pairwise(styles[:7]))
 
 
 def test_numbers_for_people():
@@ -503,9 +503,9 @@ def lone(folder, **more):
         "no-exchange": [record(r, 0.05 * r) for r in range(0, 11, 2)],
     }  # fmt: skip
     make(folder, parts=parts, **more)
-    told = json.loads((folder / "manifest.json").read_text())
-    told["data"]["silos"]["insurer"] |= {"labels": False, "classes": {}}
-    (folder / "manifest.json").write_text(json.dumps(told))
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["data"]["silos"]["insurer"] |= {"labels": False, "classes": {}}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
     return folder
 
 
@@ -551,8 +551,8 @@ def test_a_silo_without_labels_is_not_coloured_by_class():
         assert colours_of(insurer) == colours_of(shop) == {UNKNOWN.lower(), TEST.lower()}
         assert colours_of(bank) == {OKABE_ITO[0].lower(), OKABE_ITO[1].lower(), TEST.lower()}
         (key,) = figure.legends
-        told = [text.get_text() for text in key.get_texts()]
-        assert told == ["a", "b", "without labels", "test rows"]
+        labels = [text.get_text() for text in key.get_texts()]
+        assert labels == ["a", "b", "without labels", "test rows"]
         assert_legible(figure)
 
 

@@ -11,7 +11,9 @@ from .contract import Algorithm, State, Step
 from .fedavg import FedAvg, FedProx
 from .fedbcd import FedBCD
 from .hyfem.hyfem import HyFEMAvg, HyFEMProx
+from .shared.hub_steps import HubAdam, Relaxed
 from .shared.minibatch import Draw, MinibatchSGD
+from .shared.optimizers import SGD, Adam, AdamW
 from .shared.step_sizes import Constant, Cosine, DelayBound, InverseSqrt, InverseTime, StepDecay
 from .splitnn import SplitNN
 from .splitnn_u import SplitNNU
@@ -23,8 +25,11 @@ from .verification.battery_cases import Cases, Twin, cases
 from .verification.costs import Facts, cost, total
 
 __all__ = [
+    "SGD",
     "TDCD",
     "VAFL",
+    "Adam",
+    "AdamW",
     "Algorithm",
     "Alone",
     "Cases",
@@ -37,11 +42,13 @@ __all__ = [
     "FedAvg",
     "FedBCD",
     "FedProx",
+    "HubAdam",
     "HyFEMAvg",
     "HyFEMProx",
     "InverseSqrt",
     "InverseTime",
     "MinibatchSGD",
+    "Relaxed",
     "SplitNN",
     "SplitNNAsync",
     "SplitNNU",

@@ -9,7 +9,7 @@ regressions averaged): what a federation must beat to be worth its exchange.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from torch import Tensor
 
@@ -23,6 +23,7 @@ from ..models.task import Part, Task, Theta
 from .contract import State, Step
 from .shared import local
 from .shared.checks import need_labels
+from .shared.local import Descent
 from .shared.minibatch import Draw
 from .shared.tiered import EMBEDDING, MODEL, TieredSGD, counted
 
@@ -49,22 +50,26 @@ class Alone(TieredSGD):
     def round(self, fed: Fabric, state: State, draw: Draw) -> State:
         theta_k = self.to_clients(fed, state.theta, draw)  # 11-12
         rest_k = fed.at_clients(local.nothing_from_others, fed.part, draw.batch_k)
-        theta_k = fed.at_clients(  # 25-29
-            self.local_sgd,
-            fed.part,
-            theta_k,
-            rest_k,
-            draw.batch_k,
-            draw.lr,
-            steps=self.local_steps,
-        )
-        theta = self.average(fed, theta_k, state, fed.at_clients(counted, rest_k))  # 32
-        return State(theta)
+        given = (theta_k, rest_k, draw.batch_k, draw.lr)
+        trained_k = self.train(fed, self.local_sgd, state.kept, *given)  # 25-29
+        return self.settle(fed, trained_k, state, fed.at_clients(counted, rest_k))  # 32
+
+    def silos_at_once(self, fed: Fabric) -> int:
+        """None corrects what another does, too."""
+        return 1
 
     @in_shares
-    def local_sgd(self, part: Part, theta: Theta, rest: Rows, batch: Batch, lr: Tensor) -> Theta:
+    def local_sgd(
+        self,
+        part: Part,
+        theta: Theta,
+        rest: Rows,
+        batch: Batch,
+        lr: Tensor,
+        by: Descent | None = None,
+    ) -> Any:
         """Q steps on the silo's own columns."""
-        return local.local_sgd(part, theta, rest, batch, lr, self.l2)
+        return local.local_sgd(part, theta, rest, batch, lr, self.l2, by=by)
 
     def predict(self, fed: Fabric, state: State, step: Step) -> AtHubs[Rows]:
         theta_k = fed.to_clients(MODEL, state.theta)

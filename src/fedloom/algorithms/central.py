@@ -23,10 +23,18 @@ from ..data.placement import Placement
 from ..fabric.kinds import Kind
 from ..fabric.verbs import Fabric
 from ..models.task import Part, Task, Theta
-from .contract import State, Step
+from .contract import NOWHERE, State, Step
 from .shared import local
 from .shared.checks import label_silo
 from .shared.minibatch import Draw, MinibatchSGD
+from .shared.optimizers import (
+    Memory,
+    Trained,
+    memory_of,
+    theta_of,
+    trained_part,
+    with_trained_part,
+)
 
 FEATURES = Kind("features", "a client's raw rows", "features", reveals="the rows")
 LABELS = Kind("labels", "the labels of a client's rows", "label", reveals="the labels")
@@ -55,21 +63,34 @@ class Central(MinibatchSGD):
         return self.labels_at or fed.silos[0]
 
     def start(self, fed: Fabric) -> State:
-        return State(fed.at(self.pool(fed), initial, fed.parts, fed.known(fed.streams)))
+        pool = self.pool(fed)
+        theta = fed.at(pool, initial, fed.parts, fed.known(fed.streams))
+        return State(theta, kept=fed.at(pool, self.remembers, theta) if self.keeps else NOWHERE)
 
     def round(self, fed: Fabric, state: State, draw: Draw) -> State:
         pool = self.pool(fed)
         x = pooled(fed, draw.batch_k, draw, pool)
         label = fed.within(pool)
         y = label.gather(LABELS, label.at_clients(labels_of, draw.batch_k), draw.rows)
-        count, q = fed.known(len(draw.ids)), self.local_steps
-        theta = fed.at(pool, self.sgd, fed.parts, state.theta, x, y, count, draw.lr, steps=q)
-        return State(theta)
+        count, memory = fed.known(len(draw.ids)), state.kept if self.keeps else fed.known(None)
+        given = (fed.parts, state.theta, x, y, count, draw.lr, memory)
+        trained = fed.at(pool, self.sgd, *given, steps=self.local_steps)
+        kept = fed.at(pool, memory_of, trained) if self.keeps else NOWHERE
+        return State(fed.at(pool, theta_of, trained), kept=kept)
 
     def sgd(
-        self, parts: Parts, thetas: Thetas, x: dict[str, Rows], y: Rows, steps: int, lr: Tensor
-    ) -> Thetas:
+        self,
+        parts: Parts,
+        thetas: Thetas,
+        x: dict[str, Rows],
+        y: Rows,
+        steps: int,
+        lr: Tensor,
+        memory: Memory | None,
+    ) -> Trained:
         """A step for each entry of lr, on all rows or on those of that step."""
+        if memory is None and self.steps_by is not None:
+            memory = self.remembers(thetas)
         mask = torch.stack([y.mask, *(rows.mask for rows in x.values())]).all(0)
         whole = ({silo: rows.value for silo, rows in x.items()}, y.value, mask)
         for q, eta in enumerate(lr):
@@ -77,13 +98,29 @@ class Central(MinibatchSGD):
                 lambda a, q=q: a.unflatten(0, (steps, -1))[q % steps], whole
             )
             gradients = grad(pooled_loss)(thetas, parts, features, labels, counts)
-            moved = {
-                silo: local.descend(thetas[silo], gradients[silo], counts, eta, self.l2)
-                for silo in thetas
-            }
+            moved, memory = self.moved(thetas, gradients, memory, counts, eta)
             head = next(iter(moved.values())).head
             thetas = {silo: theta._replace(head=head) for silo, theta in moved.items()}
-        return thetas
+        return Trained(thetas, memory)
+
+    def moved(
+        self, thetas: Thetas, gradients: Thetas, memory: Memory, counts: Tensor, lr: Tensor
+    ) -> tuple[Thetas, Memory]:
+        """One step of the whole model: also where an optimiser clips its gradient."""
+        if self.steps_by is None:
+            return {
+                silo: local.descend(theta, gradients[silo], counts, lr, self.l2)
+                for silo, theta in thetas.items()
+            }, memory
+        before = trained_parts(thetas)
+        gradients = local.with_l2(trained_parts(gradients), before, self.l2)
+        new, memory = self.steps_by.step(before, gradients, memory, lr, counts.any())
+        return {j: with_trained_part(theta, new[j]) for j, theta in thetas.items()}, memory
+
+    def remembers(self, thetas: Thetas) -> Memory:
+        """What the optimiser remembers at the start."""
+        assert self.steps_by is not None
+        return self.steps_by.init(trained_parts(thetas))
 
     def predict(self, fed: Fabric, state: State, step: Step) -> AtHubs[Rows]:
         pool = self.pool(fed)
@@ -110,6 +147,10 @@ def features_of(batch: Batch) -> Tensor:
 def labels_of(batch: Batch) -> Tensor:
     assert batch.y is not None
     return batch.y
+
+
+def trained_parts(thetas: Thetas) -> Thetas:
+    return {silo: trained_part(theta) for silo, theta in thetas.items()}
 
 
 def initial(parts: Parts, streams: Streams) -> Thetas:

@@ -18,11 +18,17 @@ from ..data.placement import Placement
 from ..fabric.verbs import Fabric
 from ..models.task import Part, Task, Theta
 
+NOWHERE: AtHubs[Any] = AtHubs({}, ())
+"""A value that no party has: state that a run with these settings does not need."""
+
 
 class State(NamedTuple):
-    """What lives from round to round: each hub's block of the model."""
+    """What lives from round to round: each hub's block of the model; what its step remembers, and
+    what optimisers remember that are kept where they step, where the settings ask for either."""
 
     theta: AtHubs[Theta]
+    hub: AtHubs[Any] = NOWHERE
+    kept: AtClients[Any] | AtHubs[Any] = NOWHERE
 
 
 class Step(NamedTuple):

@@ -17,7 +17,7 @@ Readings of the papers:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from torch import Tensor
 
@@ -32,6 +32,7 @@ from ..models.task import Part, Task, Theta
 from .contract import State, Step
 from .shared import local
 from .shared.checks import need_labels
+from .shared.local import Descent
 from .shared.minibatch import Draw
 from .shared.tiered import TieredSGD, Weighting, counted, predict_jointly
 
@@ -64,16 +65,23 @@ class FedAvg(TieredSGD):
     def round(self, fed: Fabric, state: State, draw: Draw) -> State:
         theta_k = self.to_clients(fed, state.theta, draw)  # w_t to the clients S_t
         rest_k = fed.at_clients(local.nothing_from_others, fed.part, draw.batch_k)
-        theta_k = fed.at_clients(  # ClientUpdate(k, w_t)
-            self.local_sgd, fed.part, theta_k, rest_k, draw.batch_k, draw.lr, steps=self.local_steps
-        )
+        given = (theta_k, rest_k, draw.batch_k, draw.lr)
+        trained_k = self.train(fed, self.local_sgd, state.kept, *given)  # ClientUpdate(k, w_t)
         rows_k = fed.at_clients(counted, rest_k)
-        return State(self.average(fed, theta_k, state, rows_k))  # w_{t+1} = sum_k n_k / n w_k
+        return self.settle(fed, trained_k, state, rows_k)  # w_{t+1} = sum_k n_k / n w_k
 
     @in_shares
-    def local_sgd(self, part: Part, theta: Theta, rest: Rows, batch: Batch, lr: Tensor) -> Theta:
+    def local_sgd(
+        self,
+        part: Part,
+        theta: Theta,
+        rest: Rows,
+        batch: Batch,
+        lr: Tensor,
+        by: Descent | None = None,
+    ) -> Any:
         """ClientUpdate: Q steps on the client's own rows."""
-        return local.local_sgd(part, theta, rest, batch, lr, self.l2)
+        return local.local_sgd(part, theta, rest, batch, lr, self.l2, by=by)
 
     def predict(self, fed: Fabric, state: State, step: Step) -> AtHubs[Rows]:
         return predict_jointly(fed, state, step)
@@ -86,5 +94,13 @@ class FedProx(FedAvg):
 
     mu: Annotated[NotNegative, "weight of |theta - theta_global|^2 / 2 in the local steps"] = 0.1
 
-    def local_sgd(self, part: Part, theta: Theta, rest: Rows, batch: Batch, lr: Tensor) -> Theta:
-        return local.local_sgd(part, theta, rest, batch, lr, self.l2, prox=self.mu)
+    def local_sgd(
+        self,
+        part: Part,
+        theta: Theta,
+        rest: Rows,
+        batch: Batch,
+        lr: Tensor,
+        by: Descent | None = None,
+    ) -> Any:
+        return local.local_sgd(part, theta, rest, batch, lr, self.l2, prox=self.mu, by=by)

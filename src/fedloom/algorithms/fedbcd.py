@@ -41,6 +41,7 @@ from ..privacy.settings import Privacy
 from .contract import State, Step
 from .shared import local
 from .shared.checks import label_silo, need_labels
+from .shared.local import Descent
 from .shared.minibatch import Draw
 from .shared.releasing import Releasing
 from .shared.tiered import EMBEDDING, HUB_EMBEDDING, MODEL, TieredSGD, counted, predict_jointly
@@ -81,8 +82,13 @@ class FedBCD(Releasing, TieredSGD):
 
     def check(self, task: Task, placement: Placement) -> None:
         super().check(task, placement)
-        self.protection.check(task)
+        self.protection.check(task, self.steps_by)
         silos = placement.topology.silos
+        if self.order == "sequential" and self.keeps:
+            raise SettingError(
+                "order = sequential: clients keep no state of their optimisers where silos take "
+                'turns; use optimizer.state = "fresh", or order = "parallel"'
+            )
         if self.order == "sequential" and len(silos) == 1:
             raise SettingError(
                 "order = sequential: there is one silo, and none to take turns with; use parallel"
@@ -122,14 +128,14 @@ class FedBCD(Releasing, TieredSGD):
         else:
             seen = fed.collect(HUB_EMBEDDING, phi, to=self.holder(fed))
             given_k = self.derivatives(fed, seen, draw, fed)
-        theta = self.train(fed, theta_k, given_k, noise_k, state, draw)
-        return State(share_head(fed, theta))
+        new = self.settled(fed, theta_k, given_k, noise_k, state, draw)
+        return new._replace(theta=share_head(fed, new.theta))
 
     def sequential(self, fed: Fabric, state: State, draw: Draw) -> State:
         """FedBCD-s: silo after silo takes its Q steps; the next ones see its new embeddings."""
         theta_k = self.to_clients(fed, state.theta, draw)
         phi, noise_k = self.embeddings(fed, theta_k, draw)
-        theta, holder, stepped = state.theta, self.holder(fed), fed
+        theta, hub, holder, stepped = state.theta, state.hub, self.holder(fed), fed
         seen = fed.at(holder, nothing_yet)
         for silo in fed.silos:
             turn = fed.within(silo)
@@ -138,12 +144,13 @@ class FedBCD(Releasing, TieredSGD):
             else:
                 seen = fed.at(holder, newer, seen, stepped.collect(HUB_EMBEDDING, phi, to=holder))
                 given_k = self.derivatives(fed, seen, draw, turn)
-            new = self.train(turn, theta_k, given_k, noise_k, state, draw)
-            theta = fed.renew(theta, new)
+            new = self.settled(turn, theta_k, given_k, noise_k, state, draw)
+            theta = fed.renew(theta, new.theta)
+            hub = hub if self.hub_step is None else fed.renew(hub, new.hub)
             if silo != fed.silos[-1]:
-                again, _ = self.embeddings(turn, turn.to_clients(MODEL, new), draw)
+                again, _ = self.embeddings(turn, turn.to_clients(MODEL, new.theta), draw)
                 phi, stepped = fed.renew(phi, again), turn
-        return State(share_head(fed, theta))
+        return State(share_head(fed, theta), hub)
 
     # What both have in common. `turn`: the silos that step now.
 
@@ -176,7 +183,7 @@ class FedBCD(Releasing, TieredSGD):
             CUT_GRADIENT, turn.spread(HUB_CUT_GRADIENT, by_silo, frm=holder), draw.rows
         )
 
-    def train(
+    def settled(
         self,
         turn: Fabric,
         theta_k: AtClients[Theta],
@@ -184,14 +191,17 @@ class FedBCD(Releasing, TieredSGD):
         noise_k: Any,
         state: State,
         draw: Draw,
-    ) -> AtHubs[Theta]:
-        """The Q local steps at the clients, and the mean of their blocks."""
+    ) -> State:
+        """The Q local steps at the clients, the mean of their blocks, and the hubs' step."""
         normals_k = self.protection.step_noise(turn, draw.ids, self.steps_of_row)
         steps = self.local_sgd if self.updates == "fresh-own" else self.frozen_gradient_sgd
         given = (theta_k, given_k, draw.batch_k, draw.lr, noise_k, normals_k)
-        theta_k = turn.at_clients(steps, turn.part, *given, steps=self.local_steps)
-        theta = self.average(turn, theta_k, state, turn.at_clients(counted, given_k))
-        return self.protection.settled(turn, theta, state.theta)
+        trained_k = self.train(turn, steps, state.kept, *given)
+        new = self.settle(turn, trained_k, state, turn.at_clients(counted, given_k))
+        return new._replace(theta=self.protection.settled(turn, new.theta, state.theta))
+
+    def silos_at_once(self, fed: Fabric) -> int:
+        return len(fed.silos) if self.order == "parallel" else 1
 
     @in_shares
     def local_sgd(
@@ -203,10 +213,11 @@ class FedBCD(Releasing, TieredSGD):
         lr: Tensor,
         noise: Noise | None,
         normals: Tensor | None,
-    ) -> Theta:
+        by: Descent | None = None,
+    ) -> Any:
         """Q steps on the loss, the own embedding fresh, the others' as they came."""
         guard, prox = self.protection, self.prox
-        return guard.sgd(part, theta, rest, batch, lr, self.l2, noise, normals, prox)
+        return guard.sgd(part, theta, rest, batch, lr, self.l2, noise, normals, prox, by)
 
     @in_shares
     def frozen_gradient_sgd(
@@ -218,10 +229,11 @@ class FedBCD(Releasing, TieredSGD):
         lr: Tensor,
         noise: Noise | None,
         normals: Tensor | None,
-    ) -> Theta:
+        by: Descent | None = None,
+    ) -> Any:
         """Q steps with one derivative of the loss, pulled through the block at each."""
         guard, prox = self.protection, self.prox
-        return guard.pulled_sgd(part, theta, gradient, batch, lr, self.l2, noise, normals, prox)
+        return guard.pulled_sgd(part, theta, gradient, batch, lr, self.l2, noise, normals, prox, by)
 
     def holder(self, fed: Fabric) -> str:
         return self.labels_at or fed.silos[0]

@@ -22,7 +22,7 @@ different classes can be told apart by the derivatives.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from typing import Annotated, Any, ClassVar, NamedTuple
@@ -41,10 +41,12 @@ from ..fabric.verbs import Fabric
 from ..models.block import Params
 from ..models.task import Part, Task, Theta
 from .central import to_all
-from .contract import State, Step
+from .contract import NOWHERE, State, Step
 from .shared import local
 from .shared.checks import label_silo
+from .shared.local import Descent
 from .shared.minibatch import Draw
+from .shared.optimizers import Memory, Trained, theta_of
 from .shared.tiered import EMBEDDING, HUB_EMBEDDING, MODEL, TieredSGD, counted
 
 CUT = Kind(
@@ -85,10 +87,15 @@ TOP_SCORES = Kind(
 
 
 class SplitState(NamedTuple):
-    """Each hub's block (no head in it), and the top at the label silo's hub."""
+    """Each hub's block (no head in it), and the top at the label silo's hub. Of both, what hubs and
+    optimisers remember (see State)."""
 
     theta: AtHubs[Theta]
     top: AtHubs[Params]
+    hub_top: AtHubs[Any] = NOWHERE
+    kept_top: AtClients[Any] | AtHubs[Any] = NOWHERE
+    hub: AtHubs[Any] = NOWHERE
+    kept: AtClients[Any] | AtHubs[Any] = NOWHERE
 
 
 @algorithms.register("splitnn")
@@ -109,13 +116,16 @@ class SplitNN(TieredSGD):
         return self.labels_at or fed.silos[0]
 
     def start(self, fed: Fabric) -> Any:
-        streams = fed.known(fed.streams)
-        top = fed.at(self.holder(fed), initial_top, fed.part, streams)
-        return SplitState(fed.at_hubs(initial_block, fed.part, streams), top)
+        top = fed.at(self.holder(fed), initial_top, fed.part, fed.known(fed.streams))
+        theta, hub, kept = super().start(fed)
+        return SplitState(theta, top, *self.memories_of_top(fed, top, top_only), hub, kept)
+
+    def first(self, part: Part, streams: Streams) -> Theta:
+        return initial_block(part, streams)
 
     def round(self, fed: Fabric, state: Any, draw: Draw) -> Any:
         part, rows, batch_k = fed.part, draw.rows, draw.batch_k
-        holder, top_steps = self.holder(fed), self.top_steps if fed.has_head else 0
+        holder = self.holder(fed)
         label = fed.within(holder)
         theta_k = self.to_clients(fed, state.theta, draw)
         top_k = self.top_to_clients(label, state.top)
@@ -126,12 +136,10 @@ class SplitNN(TieredSGD):
         gradient_k = label.at_clients(derivative, part, top_k, joint_k, batch_k)  # 3-4
         gradient = label.gather(CUT_DERIVATIVE, gradient_k, rows)
         gradients = fed.at(holder, shares, part, joint, gradient)
-        top_k = label.at_clients(  # 5
-            self.train_top, part, top_k, joint_k, batch_k, draw.lr, steps=top_steps
-        )
-        theta = self.pull(fed, holder, theta_k, gradients, state, draw)  # 5-6
-        top = self.average_tops(label, top_k, state.top, label.at_clients(counted, joint_k))
-        return SplitState(theta, top)
+        top_k = self.train_tops(label, state, top_k, joint_k, draw)  # 5
+        theta, hub, kept = self.pull(fed, holder, theta_k, gradients, state, draw)  # 5-6
+        rows_k = label.at_clients(counted, joint_k)
+        return SplitState(theta, *self.settle_top(label, top_k, state, rows_k), hub, kept)
 
     def pull(
         self,
@@ -141,25 +149,25 @@ class SplitNN(TieredSGD):
         gradients: AtHubs[Mapping[str, Rows]],
         state: Any,
         draw: Draw,
-    ) -> AtHubs[Theta]:
+    ) -> State:
         """Steps 5-6: every silo gets its share of the derivatives and pulls it back Q times."""
         share = fed.spread(HUB_CUT_GRADIENT, gradients, frm=frm)
         gradient_k = fed.scatter(CUT_GRADIENT, share, draw.rows)
-        theta_k = fed.at_clients(
-            self.frozen_gradient_sgd,
-            fed.part,
-            theta_k,
-            gradient_k,
-            draw.batch_k,
-            draw.lr,
-            steps=self.local_steps,
-        )
-        return self.average(fed, theta_k, State(state.theta), fed.at_clients(counted, gradient_k))
+        given = (theta_k, gradient_k, draw.batch_k, draw.lr)
+        trained_k = self.train(fed, self.frozen_gradient_sgd, state.kept, *given)
+        before = State(state.theta, state.hub, state.kept)
+        return self.settle(fed, trained_k, before, fed.at_clients(counted, gradient_k))
 
     def frozen_gradient_sgd(
-        self, part: Part, theta: Theta, gradient: Rows, batch: Batch, lr: Tensor
-    ) -> Theta:
-        return local.frozen_gradient_sgd(part, theta, gradient, batch, lr, self.l2)
+        self,
+        part: Part,
+        theta: Theta,
+        gradient: Rows,
+        batch: Batch,
+        lr: Tensor,
+        by: Descent | None = None,
+    ) -> Any:
+        return local.frozen_gradient_sgd(part, theta, gradient, batch, lr, self.l2, by=by)
 
     # The top model: only in the label silo, and only where the task has a head
 
@@ -171,19 +179,62 @@ class SplitNN(TieredSGD):
     def top_to_clients(self, label: Fabric, top: AtHubs[Params]) -> Placed:
         return label.to_clients(TOP, top) if label.has_head else label.known({})
 
-    def train_top(self, part: Part, top: Params, joint: Rows, batch: Batch, lr: Tensor) -> Params:
+    def train_tops(
+        self, label: Fabric, state: Any, top_k: Placed, joint_k: AtClients[Rows], draw: Draw
+    ) -> Any:
+        """The top's steps at the label clients, where there is one."""
+        if not label.has_head:
+            return top_k
+        given = (top_k, joint_k, draw.batch_k, draw.lr)
+        return self.train(label, self.train_top, state.kept_top, *given, steps=self.top_steps)
+
+    def train_top(
+        self,
+        part: Part,
+        top: Params,
+        joint: Rows,
+        batch: Batch,
+        lr: Tensor,
+        by: Descent | None = None,
+    ) -> Any:
         lr = lr[: self.top_steps]
-        return local.sgd(top_loss, part, Theta({}, top), joint, batch, lr, self.l2).head
+        trained = local.sgd(top_loss, part, Theta({}, top), joint, batch, lr, self.l2, by=by)
+        if isinstance(trained, Trained):
+            return trained._replace(theta=trained.theta.head)
+        return trained.head
 
     def average_tops(
         self, label: Fabric, top_k: AtClients[Params], before: AtHubs[Params], rows_k: Placed
     ) -> AtHubs[Params]:
-        if not label.has_head:
-            return before
         weight_k = None
         if self.weighting != "uniform":
             weight_k = label.at_clients(self.weigh, label.part, rows_k)
         return label.mean(TOP_UPDATE, top_k, otherwise=before, weight=weight_k)
+
+    def settle_top(
+        self, label: Fabric, trained_k: AtClients[Any], state: Any, rows_k: AtClients[Tensor]
+    ) -> tuple[AtHubs[Params], AtHubs[Memory], Any]:
+        """The tops' mean, the hub's step, and what the label clients keep."""
+        if not label.has_head:
+            return state.top, state.hub_top, state.kept_top
+        top_k = label.at_clients(theta_of, trained_k) if self.keeps else trained_k
+        mean = self.average_tops(label, top_k, state.top, rows_k)
+        kept = self.keep(label, trained_k, state.kept_top)
+        if self.hub_step is None:
+            return mean, state.hub_top, kept
+        old, new = (label.at_hubs(as_theta, top) for top in (state.top, mean))
+        theta, hub = self.towards(label, old, new, state.hub_top)
+        return label.at_hubs(head_of, theta), hub, kept
+
+    def memories_of_top(
+        self, fed: Fabric, top: AtHubs[Params], first: Callable[[Part, Streams], Theta]
+    ) -> tuple[Any, Any]:
+        """What hub and clients remember of a top before the first step."""
+        if not fed.has_head:
+            return NOWHERE, NOWHERE
+        label = fed.within(self.holder(fed))
+        hub = self.hubs_memory(label, label.at_hubs(as_theta, top))
+        return hub, self.clients_memory(label, first)
 
     # Prediction and export
 
@@ -206,6 +257,19 @@ class SplitNN(TieredSGD):
 
 def initial_block(part: Part, streams: Streams) -> Theta:
     return part.initial(streams)._replace(head={})
+
+
+def as_theta(params: Params) -> Theta:
+    """A top alone, for what works on blocks with heads."""
+    return Theta({}, params)
+
+
+def head_of(theta: Theta) -> Params:
+    return theta.head
+
+
+def top_only(part: Part, streams: Streams) -> Theta:
+    return as_theta(initial_top(part, streams))
 
 
 def initial_top(part: Part, streams: Streams) -> Params:

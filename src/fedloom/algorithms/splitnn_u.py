@@ -25,7 +25,7 @@ from torch import Tensor
 
 from ..core.errors import ModelError, SettingError
 from ..core.gradients import grad
-from ..core.placed import AtHubs, Batch, Rows
+from ..core.placed import AtClients, AtHubs, Batch, Rows
 from ..core.registry import algorithms
 from ..core.rng import Streams
 from ..core.topology import SERVER
@@ -33,17 +33,20 @@ from ..data.placement import Placement
 from ..fabric.kinds import Kind
 from ..fabric.verbs import Fabric
 from ..models.block import Params
-from ..models.task import Part, Task, Theta, join_head, split_head
+from ..models.joint import join_head, split_head
+from ..models.task import Part, Task, Theta
 from .central import Parts, to_all
-from .contract import Step
+from .contract import NOWHERE, Step
 from .shared import local
+from .shared.local import Descent
 from .shared.minibatch import Draw
-from .shared.tiered import EMBEDDING, HUB_EMBEDDING, MODEL, counted
+from .shared.optimizers import Memory, Trained, memory_of, theta_of
+from .shared.tiered import EMBEDDING, HUB_EMBEDDING, MODEL, TieredSGD, counted
 from .splitnn import (
     TOP_SCORES,
     SplitNN,
+    as_theta,
     derivative,
-    initial_block,
     joined,
     shares,
     top_scores,
@@ -76,11 +79,17 @@ HUB_MIDDLE_DERIVATIVE = Kind(
 
 
 class USplitState(NamedTuple):
-    """Each hub's block, the server's middle, and the last layers at the label silo's hub."""
+    """Each hub's block, the server's middle, and the last layers at the label silo's hub. Of all
+    three, what hubs and optimisers remember (see State); the server's optimiser keeps its own."""
 
     theta: AtHubs[Theta]
     middle: AtHubs[Params]
     top: AtHubs[Params]
+    hub_top: AtHubs[Any] = NOWHERE
+    kept_top: AtClients[Any] | AtHubs[Any] = NOWHERE
+    hub: AtHubs[Any] = NOWHERE
+    kept: AtClients[Any] | AtHubs[Any] = NOWHERE
+    kept_middle: AtHubs[Any] = NOWHERE
 
 
 @algorithms.register("splitnn-u")
@@ -106,11 +115,12 @@ class SplitNNU(SplitNN):
 
     def start(self, fed: Fabric) -> Any:
         streams = fed.known(fed.streams)
-        return USplitState(
-            fed.at_hubs(initial_block, fed.part, streams),
-            fed.at(SERVER, initial_middle, fed.parts, streams),
-            fed.at(self.holder(fed), initial_last, fed.part, streams),
-        )
+        middle = fed.at(SERVER, initial_middle, fed.parts, streams)
+        top = fed.at(self.holder(fed), initial_last, fed.part, streams)
+        theta, hub, kept = TieredSGD.start(self, fed)
+        of_top = self.memories_of_top(fed, top, last_only)
+        of_middle = fed.at(SERVER, self.server_remembers, middle) if self.keeps else NOWHERE
+        return USplitState(theta, middle, top, *of_top, hub, kept, of_middle)
 
     def round(self, fed: Fabric, state: Any, draw: Draw) -> Any:
         part, parts, rows, batch_k = fed.part, fed.parts, draw.rows, draw.batch_k
@@ -126,22 +136,16 @@ class SplitNNU(SplitNN):
         gradient = label.gather(MIDDLE_DERIVATIVE, gradient_k, rows)
         back = label.collect(HUB_MIDDLE_DERIVATIVE, gradient, to=SERVER)
         gradients = fed.at(SERVER, middle_shares, parts, state.middle, joint, back)  # 4
-        middle = fed.at(  # 5: both parts of the master's model
-            SERVER,
-            self.train_middle,
-            parts,
-            state.middle,
-            joint,
-            back,
-            draw.lr,
-            steps=self.top_steps,
-        )
-        top_k = label.at_clients(
-            self.train_top, part, top_k, middle_k, batch_k, draw.lr, steps=self.top_steps
-        )
-        theta = self.pull(fed, SERVER, theta_k, gradients, state, draw)  # 5-6
-        top = self.average_tops(label, top_k, state.top, label.at_clients(counted, middle_k))
-        return USplitState(theta, middle, top)
+        memory = state.kept_middle if self.keeps else fed.known(None)
+        given = (parts, state.middle, joint, back, draw.lr, memory)
+        # 5: both parts of the master's model
+        trained = fed.at(SERVER, self.train_middle, *given, steps=self.top_steps)
+        top_k = self.train_tops(label, state, top_k, middle_k, draw)
+        theta, hub, kept = self.pull(fed, SERVER, theta_k, gradients, state, draw)  # 5-6
+        of_top = self.settle_top(label, top_k, state, label.at_clients(counted, middle_k))
+        middle = fed.at(SERVER, theta_of, trained)
+        of_middle = fed.at(SERVER, memory_of, trained) if self.keeps else NOWHERE
+        return USplitState(theta, middle, *of_top, hub, kept, of_middle)
 
     def to_labels(self, fed: Fabric, middle: AtHubs[Params], joint: AtHubs[Rows]) -> AtHubs[Rows]:
         """The middle's output, at the label silo's hub."""
@@ -151,19 +155,46 @@ class SplitNNU(SplitNN):
         return fed.within(holder).spread(HUB_MIDDLE, only, frm=SERVER)
 
     def train_middle(
-        self, parts: Parts, middle: Params, joint: Rows, back: dict[str, Rows], lr: Tensor
-    ) -> Params:
+        self,
+        parts: Parts,
+        middle: Params,
+        joint: Rows,
+        back: dict[str, Rows],
+        lr: Tensor,
+        memory: Memory | None,
+    ) -> Trained:
         """One step on every minibatch of the round, with the derivatives that came back."""
-        steps = self.top_steps
+        steps, optimizer, remembered = self.top_steps, self.steps_by, None
+        if optimizer is not None:
+            remembered = Descent(optimizer, memory).begin(as_theta(middle))
         arrays = (joint.value, *came_back(joint, back))
         for q in range(steps):
             z, gradient, mask = (a.unflatten(0, (steps, -1))[q] for a in arrays)
-            by_middle = grad(pulled_middle)(Theta({}, middle), parts, z, Rows(gradient, mask))
-            middle = local.descend(Theta({}, middle), by_middle, mask, lr[q], self.l2).head
-        return middle
+            before = as_theta(middle)
+            by_middle = grad(pulled_middle)(before, parts, z, Rows(gradient, mask))
+            if optimizer is None:
+                middle = local.descend(before, by_middle, mask, lr[q], self.l2).head
+            else:
+                after, remembered = local.advance(
+                    optimizer, before, by_middle, remembered, mask, lr[q], self.l2
+                )
+                middle = after.head
+        return Trained(middle, remembered)
 
-    def train_top(self, part: Part, top: Params, joint: Rows, batch: Batch, lr: Tensor) -> Params:
-        return super().train_top(with_last(part), top, joint, batch, lr)
+    def server_remembers(self, middle: Params) -> Memory:
+        assert self.steps_by is not None
+        return self.steps_by.init(as_theta(middle))
+
+    def train_top(
+        self,
+        part: Part,
+        top: Params,
+        joint: Rows,
+        batch: Batch,
+        lr: Tensor,
+        by: Descent | None = None,
+    ) -> Any:
+        return super().train_top(with_last(part), top, joint, batch, lr, by)
 
     def predict(self, fed: Fabric, state: Any, step: Step) -> AtHubs[Rows]:
         holder = self.holder(fed)
@@ -189,6 +220,10 @@ def initial_middle(parts: Parts, streams: Streams) -> Params:
 
 def initial_last(part: Part, streams: Streams) -> Params:
     return split_head(part.initial(streams).head)[1]
+
+
+def last_only(part: Part, streams: Streams) -> Theta:
+    return as_theta(initial_last(part, streams))
 
 
 def with_last(part: Part) -> Part:

@@ -18,7 +18,7 @@ Readings of the papers:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -36,6 +36,7 @@ from ..privacy.settings import Privacy
 from .contract import State, Step
 from .shared import local
 from .shared.checks import need_labels
+from .shared.local import Descent
 from .shared.minibatch import Draw
 from .shared.releasing import Releasing
 from .shared.tiered import EMBEDDING, HUB_EMBEDDING, TieredSGD, counted, predict_jointly
@@ -58,7 +59,7 @@ class TDCD(Releasing, TieredSGD):
 
     def check(self, task: Task, placement: Placement) -> None:
         super().check(task, placement)
-        self.protection.check(task)
+        self.protection.check(task, self.steps_by)
         need_labels(
             placement,
             placement.topology.silos,
@@ -77,9 +78,9 @@ class TDCD(Releasing, TieredSGD):
         rest_k = fed.scatter(REST, rest, rows)  # 22
         normals_k = guard.step_noise(fed, draw.ids, self.steps_of_row)
         given = (theta_k, rest_k, batch_k, draw.lr, noise_k, normals_k)
-        theta_k = fed.at_clients(self.local_sgd, part, *given, steps=self.local_steps)  # 25-29
-        theta = self.average(fed, theta_k, state, fed.at_clients(counted, rest_k))  # 32
-        return State(share_head(fed, guard.settled(fed, theta, state.theta)))
+        trained_k = self.train(fed, self.local_sgd, state.kept, *given)  # 25-29
+        new = self.settle(fed, trained_k, state, fed.at_clients(counted, rest_k))  # 32
+        return new._replace(theta=share_head(fed, guard.settled(fed, new.theta, state.theta)))
 
     @in_shares
     def local_sgd(
@@ -91,9 +92,10 @@ class TDCD(Releasing, TieredSGD):
         lr: Tensor,
         noise: Noise | None = None,
         normals: Tensor | None = None,
-    ) -> Theta:
+        by: Descent | None = None,
+    ) -> Any:
         """Lines 25-29: Q steps (Eqn. 5), the own embedding fresh, the others' as they came."""
-        return self.protection.sgd(part, theta, rest, batch, lr, self.l2, noise, normals)
+        return self.protection.sgd(part, theta, rest, batch, lr, self.l2, noise, normals, by=by)
 
     @property
     def steps_of_row(self) -> int:

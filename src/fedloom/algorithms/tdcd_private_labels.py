@@ -30,6 +30,7 @@ from .contract import State, Step
 from .shared import local
 from .shared.checks import label_silo
 from .shared.minibatch import Draw
+from .shared.optimizers import Memory, theta_of
 from .shared.tiered import EMBEDDING, HUB_EMBEDDING, TieredSGD, predict_jointly
 
 SCORES = Kind(
@@ -81,7 +82,8 @@ class TDCDPrivateLabels(TieredSGD):
         label = fed.within(holder)
         theta_k = self.to_clients(fed, state.theta, draw)  # 11-12
         fresh = stale = embeddings(fed, theta_k, Step(draw.batch_k, draw.rows), holder)  # 13, 17
-        progress_k = fed.at_clients(begin, theta_k)
+        memory = state.kept if self.keeps else fed.known(None)
+        progress_k = fed.at_clients(self.begin, theta_k, memory)
         for q in range(self.local_steps):  # 25-29
             step = draw.step(fed, q)
             if q > 0:
@@ -101,8 +103,16 @@ class TDCDPrivateLabels(TieredSGD):
                 self.push, part, progress_k, gradient_k, step.batch_k, eta, steps=1
             )
             progress_k = fed.hold(progress_k)
-        theta_k, rows_k = fed.at_clients(theta_of, progress_k), fed.at_clients(rows_of, progress_k)
-        return State(self.average(fed, theta_k, state, rows_k))  # 32
+        rows_k = fed.at_clients(rows_of, progress_k)
+        if not self.keeps:
+            progress_k = fed.at_clients(theta_of, progress_k)
+        return self.settle(fed, progress_k, state, rows_k)  # 32
+
+    def begin(self, theta: Theta, memory: Memory | None) -> LocalProgress:
+        rows = torch.zeros_like(next(iter(theta.block.values())), dtype=torch.int64).sum()
+        if self.steps_by is None:
+            return LocalProgress(theta, (), rows)
+        return LocalProgress(theta, local.Descent(self.steps_by, memory).begin(theta), rows)
 
     def push(
         self, part: Part, progress: LocalProgress, gradient: Rows, batch: Batch, lr: Tensor
@@ -110,29 +120,25 @@ class TDCDPrivateLabels(TieredSGD):
         """Eqn. 5, with the derivative of the loss given instead of taken."""
         by_theta = grad(local.pulled)(progress.theta, part, gradient, batch)
         rows = gradient.mask.sum() + (progress.rows if self.minibatch == "fresh" else 0)
-        return LocalProgress(
-            local.descend(progress.theta, by_theta, gradient.mask, lr, self.l2), rows
+        before, mask = progress.theta, gradient.mask
+        if self.steps_by is None:
+            return LocalProgress(local.descend(before, by_theta, mask, lr, self.l2), (), rows)
+        theta, memory = local.advance(
+            self.steps_by, before, by_theta, progress.memory, mask, lr, self.l2
         )
+        return LocalProgress(theta, memory, rows)
 
     def predict(self, fed: Fabric, state: State, step: Step) -> AtHubs[Rows]:
         return predict_jointly(fed, state, step)
 
 
 class LocalProgress(NamedTuple):
-    """A client's block on its way through a round, and how many of its rows counted."""
+    """A client's block on its way through a round, what its optimiser remembers, and how many of
+    its rows counted."""
 
     theta: Theta
+    memory: Memory
     rows: Tensor
-
-
-def begin(theta: Theta) -> LocalProgress:
-    return LocalProgress(
-        theta, torch.zeros_like(next(iter(theta.block.values())), dtype=torch.int64).sum()
-    )
-
-
-def theta_of(progress: LocalProgress) -> Theta:
-    return progress.theta
 
 
 def rows_of(progress: LocalProgress) -> Tensor:

@@ -89,7 +89,7 @@ def _check_party(file: RunFile, path: Path, json: bool) -> None:
 
     findings = list(preflight(file, PartyFile.read(path)))
     if json:
-        common.print_json([{"what": f.what, "good": f.good, "told": f.message} for f in findings])
+        common.print_json([finding._asdict() for finding in findings])
     else:
         words = {True: "ok", None: "note", False: "bad"}
         rows = [(words[f.good], f.what, f.message) for f in findings]

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..config.runfile import RunFile
-from ..core.errors import SettingError
+from ..core.errors import DivergedError, SettingError
 from ..core.extras import lacking
 from ..engines.multiprocess.ranks import WAIT, Ranks, joined, restarted
 from ..privacy.spending import in_words
@@ -63,7 +63,12 @@ def act(chosen: argparse.Namespace) -> None:
         raise SettingError(f"--wait must be above 0 seconds, not {chosen.wait:g}")
     with joined(chosen.wait) as ranks:
         job = job_of(chosen, ranks)
-        parts = job.go()
+        try:
+            parts = job.go()
+        except DivergedError:
+            if (ranks is None or ranks.rank == 0) and job.file.output.report:
+                report_of(job)  # of what was done
+            raise
         if ranks is None or ranks.rank == 0:
             tell(chosen, job, parts)
 

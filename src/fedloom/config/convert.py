@@ -7,11 +7,30 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
+from ..algorithms.shared.hub_steps import HUB_STEPS, HubStep
+from ..algorithms.shared.optimizers import OPTIMIZERS, Optimizer
 from ..algorithms.shared.step_sizes import RULES, StepSize
 from ..core.errors import SettingError, nearest
 from ..core.settings import REQUIRED, BadKey, Field, KeyPath, Limit, Reader, fields_of
+
+
+class Choice(NamedTuple):
+    """One of several dataclasses, written as a table: its key `key` says which. `usual`: without
+    that key."""
+
+    key: str
+    kinds: Mapping[str, type[Any]]
+    what: str
+    usual: str | None = None
+
+
+CHOICES: dict[Any, Choice] = {
+    StepSize: Choice("rule", RULES, "a table with a rule"),
+    Optimizer: Choice("name", OPTIMIZERS, "a table with an optimiser", "sgd"),
+    HubStep: Choice("name", HUB_STEPS, "a table with a hub's step", "relaxed"),
+}
 
 
 def table(fields: Mapping[str, Field], values: Mapping[str, Any], path: KeyPath) -> dict[str, Any]:
@@ -46,8 +65,8 @@ class FromTables(Reader):
     expected, "none" for None."""
 
     def single(self, hint: Any, value: Any, path: KeyPath, limit: Limit | None) -> Any:
-        if hint is StepSize:
-            return self._rule(value, path)
+        if hint in CHOICES:
+            return self._one_of(hint, value, path)
         if isinstance(hint, type) and dataclasses.is_dataclass(hint):
             if not isinstance(value, Mapping):
                 self.refuse(hint, value, path)
@@ -56,11 +75,11 @@ class FromTables(Reader):
         return float(number) if hint is float else number
 
     def is_meant(self, hint: Any, value: Any) -> bool:
-        return (isinstance(value, Mapping) and hint is StepSize) or super().is_meant(hint, value)
+        return (isinstance(value, Mapping) and hint in CHOICES) or super().is_meant(hint, value)
 
     def named(self, hint: Any) -> str:
-        if hint is StepSize:
-            return "a table with a rule"
+        if hint in CHOICES:
+            return CHOICES[hint].what
         return "a table" if dataclasses.is_dataclass(hint) else super().named(hint)
 
     def _union(self, hint: Any, value: Any, path: KeyPath, limit: Limit | None) -> Any:
@@ -68,15 +87,16 @@ class FromTables(Reader):
             return None
         return super()._union(hint, value, path, limit)
 
-    def _rule(self, value: Any, path: KeyPath) -> Any:
-        """A step-size rule: {rule = "cosine", lr = 0.1, steps = 1000}."""
+    def _one_of(self, hint: Any, value: Any, path: KeyPath) -> Any:
+        """A step-size rule, say: {rule = "cosine", lr = 0.1, steps = 1000}."""
         if not isinstance(value, Mapping):
-            self.refuse(StepSize, value, path)
-        name = value.get("rule", "")
-        if not isinstance(name, str) or name not in RULES:
-            raise BadKey((*path, "rule"), f"unknown rule {name!r}{nearest(str(name), RULES)}")
-        settings = {key: v for key, v in value.items() if key != "rule"}
-        return self.read(RULES[name], settings, path)
+            self.refuse(hint, value, path)
+        key, kinds, _, usual = CHOICES[hint]
+        name = value.get(key, usual or "")
+        if not isinstance(name, str) or name not in kinds:
+            raise BadKey((*path, key), f"unknown {key} {name!r}{nearest(str(name), kinds)}")
+        settings = {own: v for own, v in value.items() if own != key}
+        return self.read(kinds[name], settings, path)
 
 
 READER = FromTables()
@@ -89,9 +109,10 @@ def plain(value: Any) -> Any:
         return {str(key): plain(v) for key, v in value.items() if v is not None}
     if isinstance(value, list | tuple):
         return [plain(v) for v in value]
-    for name, rule in RULES.items():
-        if type(value) is rule:
-            return {"rule": name, **plain(dataclasses.asdict(value))}
+    for choice in CHOICES.values():
+        for name, kind in choice.kinds.items():
+            if type(value) is kind:
+                return {choice.key: name, **plain(dataclasses.asdict(value))}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return plain({f.name: getattr(value, f.name) for f in dataclasses.fields(value)})
     return value

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ..algorithms.shared.hub_steps import HubStep
+from ..algorithms.shared.optimizers import Optimizer
 from ..algorithms.shared.step_sizes import RULES
 from ..core.settings import Field, fields_of
 from ..privacy.settings import Privacy
 from . import sections
 from .catalogue import catalogue, field_rows
+from .convert import CHOICES
 from .sections import EngineSettings, Evaluation, Output, about
 
 HEAD = """\
@@ -46,6 +49,20 @@ labels. `[model.silos.bank]` gives one silo another model or other settings. Wit
 The settings of the named model are keys of the section, too; they follow this table."""
 
 
+OPTIMIZER = """\
+## [algorithm.optimizer]
+
+Of the local steps: `optimizer = "adam"`, or a table with a `name` and settings (none: `sgd`). See
+[Optimisers](optimisers.md).
+"""
+
+HUB = """\
+## [algorithm.hub]
+
+What a hub does with its clients' mean: `hub = "adam"`, or a table with a `name` and settings (none:
+`relaxed`). See [Optimisers](optimisers.md).
+"""
+
 PARTITIONERS = """\
 One of [another package](plugins.md) may take settings: `vertical = {name = "mine", width = 3}`."""
 
@@ -81,6 +98,10 @@ def _parts() -> Iterator[str]:
         yield f"### {name}\n"
         yield f"{about(rule)}\n"
         yield _table(fields_of(rule))
+    yield OPTIMIZER
+    yield from _choices(Optimizer, "optimizer")
+    yield HUB
+    yield from _choices(HubStep, "hub")
     yield from _section("algorithm.privacy", "See [Privacy](privacy.md).", fields_of(Privacy))
     for name, kind in (("engine", EngineSettings), ("network", None)):
         fields = sections.network_fields() if kind is None else fields_of(kind)
@@ -90,6 +111,13 @@ def _parts() -> Iterator[str]:
     yield from _section("output", about(Output), fields_of(Output))
     yield "Records writers, with what can be said in `[output.writers.NAME]`:\n"
     yield from _entries("writers")
+
+
+def _choices(hint: Any, title: str) -> Iterator[str]:
+    for name, kind in CHOICES[hint].kinds.items():
+        yield f"### {title}: {name}\n"
+        yield f"{about(kind)}\n"
+        yield _table(fields_of(kind))
 
 
 def _section(name: str, words: str, fields: Mapping[str, Field]) -> Iterator[str]:

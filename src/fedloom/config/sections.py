@@ -23,7 +23,7 @@ from ..core.registry import (
     vertical_partitioners,
     writers,
 )
-from ..core.settings import BadKey, Field, KeyPath, Share, at_least, fields_of
+from ..core.settings import BadKey, Field, KeyPath, Share, above, at_least, fields_of
 from ..data import datasets as _sets  # noqa: F401  (registers the data sets)
 from ..data.partition.partition import Partition
 from ..data.tables.read import read_tables
@@ -111,6 +111,11 @@ class Evaluation:
         "what else to measure on test rows, besides what is usual: `fedloom list metrics`",
     ] = ()
     rows: Annotated[int | None, at_least(1), "rows predicted at a time; none: by their size"] = None
+    diverged: Annotated[
+        float | None,
+        above(1),
+        "the run stops where the training loss is above so many times its start; none: never",
+    ] = 10.0
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ FedLoomError
 ├── PlacementError      an algorithm used a value at a party where it does not live
 ├── ProtocolError       a message that does not fit its kind, its place or its time
 │   └── FrameError      bytes that are not a message of this run
-├── NotFiniteError      NaN or infinity in what a party sent
+├── DivergedError       the training loss went far above its start
+│   └── NotFiniteError  NaN or infinity in what a party sent
 ├── LocalError          a local function failed at a party
 ├── LostError           a party did not answer within its deadline
 ├── RefusedError        a party that may not take part: its certificate, its run or its address
@@ -72,7 +73,11 @@ class FrameError(ProtocolError):
     """Bytes that are not a complete, unchanged message of this run for this party."""
 
 
-class NotFiniteError(FedLoomError, ArithmeticError):
+class DivergedError(FedLoomError, ArithmeticError):
+    """The training loss is far above its start."""
+
+
+class NotFiniteError(DivergedError):
     """NaN or infinity in what a party sent."""
 
 

@@ -43,7 +43,7 @@ from ..runs.build import build_data, build_run
 from ..runs.processes import Started
 from ..runs.run import Run
 from .agreement.agreement import Agreement
-from .agreement.own_rows import preparation_beside, write_rows
+from .agreement.own_rows import write_preparation, write_rows
 from .agreement.shared_facts import SharedFacts
 from .connect import listeners, peers
 from .keys.allow_list import write_list
@@ -143,7 +143,7 @@ class Rehearsal:
         if made is not None and party != SERVER:
             silo = party.silo if isinstance(party, Client) else party
             own = replace(made, silos={silo: made[silo]})
-            write_text(preparation_beside(self.of(party) / ROWS), own.to_json())
+            write_preparation(self.of(party) / ROWS, own)
 
     def _write_party_file(
         self, party: Party, agreement: Agreement, ports: Mapping[str, int]

@@ -26,7 +26,7 @@ from ..runs.loop import play
 from ..runs.run import Run
 from ..transports.memory import MemoryTransport
 from .computable import computable
-from .explanation import Explanation, SentMessage, Shape, Work
+from .explanation import Explanation, LocalWork, SentMessage, Shape
 
 
 def explain(run: Run, schedule: Schedule | None = None) -> Explanation:
@@ -90,7 +90,7 @@ class _Notes:
         self.kinds: dict[int, Kind] = {}
         self.directions: dict[int, Direction] = {}
         self.sent: list[SentMessage] = []
-        self.work: list[Work] = []
+        self.work: list[LocalWork] = []
 
     def message(self, message: Message) -> None:
         tier: Tier = "top"
@@ -149,15 +149,15 @@ class _Watched(PartyEngine):
 
     def at_clients(self, f: Local, *values: Placed, steps: int = 0) -> AtClients[Any]:
         if steps:
-            self.notes.work.append(Work(self.now.move, self.scope, True, steps))
+            self.notes.work.append(LocalWork(self.now.move, self.scope, True, steps))
         return super().at_clients(f, *values, steps=steps)
 
     def at_hubs(self, f: Local, *values: Placed, steps: int = 0) -> AtHubs[Any]:
         if steps:
-            self.notes.work.append(Work(self.now.move, self.scope, False, steps))
+            self.notes.work.append(LocalWork(self.now.move, self.scope, False, steps))
         return super().at_hubs(f, *values, steps=steps)
 
     def at(self, party: str, f: Local, *values: Placed, steps: int = 0) -> AtHubs[Any]:
         if steps:
-            self.notes.work.append(Work(self.now.move, (party,), False, steps))
+            self.notes.work.append(LocalWork(self.now.move, (party,), False, steps))
         return super().at(party, f, *values, steps=steps)

@@ -23,8 +23,8 @@ def precision_recall_f1(labels: Array, predicted: Array, of: int) -> tuple[float
 
 def macro(labels: Array, predicted: Array) -> tuple[float, float, float]:
     """Precision, recall and F1: means over the classes that a row is of, or said to be of."""
-    each = [precision_recall_f1(labels, predicted, c) for c in np.union1d(labels, predicted)]
-    precision, recall, f1 = np.mean(each, axis=0)
+    by_class = [precision_recall_f1(labels, predicted, c) for c in np.union1d(labels, predicted)]
+    precision, recall, f1 = np.mean(by_class, axis=0)
     return float(precision), float(recall), float(f1)
 
 

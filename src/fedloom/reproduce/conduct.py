@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config.runfile import RunFile
-from ..core.errors import ExistsError, InterruptedRun, NotFiniteError
+from ..core.errors import DivergedError, ExistsError, InterruptedRun
 from ..core.files import SHARED, write_text
 from ..records.history import Checkpoints
 from ..records.record import read_records
@@ -53,10 +53,13 @@ class PlannedRun:
         return self.diverged or is_finished(self.folder)
 
     def check(self) -> None:
-        """Refuse a folder of another run; another device is allowed."""
+        """Refuse a folder of another run; another device is allowed, or another bound at which
+        training counts as diverged."""
         wanted = self.file.to_dict()
         begun = RunFile.read(self.folder / "run.toml").to_dict()
         wanted["engine"]["device"] = begun["engine"]["device"]
+        for file in (wanted, begun):
+            file["evaluation"].pop("diverged", None)
         if wanted != begun:
             raise ExistsError(f"{self.folder} holds another run: name another folder (--out)")
 
@@ -233,7 +236,7 @@ class Conduct:
             watch.job = Job.new(run.file, run.folder, watch)
         try:
             watch.job.go()
-        except NotFiniteError as problem:
+        except DivergedError as problem:
             write_text(run.folder / DIVERGED, f"{problem}\n", SHARED)
         except InterruptedRun:
             if not watch.over:

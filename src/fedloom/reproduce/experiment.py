@@ -130,6 +130,7 @@ class Experiment:
     ) -> RunFile:
         """The run file of one curve and seed; `iterations` in place of the description's."""
         over: dict[str, Any] = {"engine": {"seed": seed}, "partition": {"seed": seed}}
+        over["evaluation"] = {"diverged": "none"}  # a curve is judged to its end
         if device is not None:
             over["engine"]["device"] = device
         tables = merged(setting.tables, over)

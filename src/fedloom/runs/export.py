@@ -216,7 +216,7 @@ def load_model(
         heads = {silo: None if head_maker is None else head_maker() for silo in made}
         for kind, modules in (("block", made), ("head", heads)):
             for silo, module in modules.items():
-                _fill(module, tensors, f"{kind}/{silo}/")
+                _load(module, tensors, f"{kind}/{silo}/")
         prepared = saved["preparation"]
         return Model(
             saved["how"],
@@ -257,7 +257,7 @@ def _tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _fill(module: nn.Module | None, tensors: Mapping[str, Tensor], prefix: str) -> None:
+def _load(module: nn.Module | None, tensors: Mapping[str, Tensor], prefix: str) -> None:
     if module is not None:
         own = {n.removeprefix(prefix): v for n, v in tensors.items() if n.startswith(prefix)}
         first = next((v for v in own.values() if v.is_floating_point()), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..records.predictions import Predictions
-from .job import Job, Part
+from .job import Job, JobRun
 from .parts import all_parts
 from .pooled.baseline import Pooled
 from .run import Run
@@ -24,7 +24,7 @@ class Follower(Job):
         return {**parts}
 
 
-class Silent(Part):
+class Silent(JobRun):
     """A part that takes part in everything, and keeps it to itself."""
 
     def _rewrite(self) -> None:

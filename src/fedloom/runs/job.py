@@ -30,6 +30,7 @@ from ..core.errors import (
     FedLoomError,
     HaltedWarning,
     InterruptedRun,
+    NotFiniteError,
     SettingError,
 )
 from ..core.files import LOCK, SHARED, locked, make_folder, write_json, write_text
@@ -44,6 +45,7 @@ from ..records.record import Record, append_record, write_records
 from ..records.writers import Writer, open_writers
 from . import contributions
 from .build import build_data
+from .divergence import check_divergence, cure
 from .parts import all_parts
 from .pooled.baseline import Pooled
 from .pooled.part import train_pooled
@@ -170,7 +172,7 @@ class Job:
         output = self.file.output
         title = f"{output.title or self.folder.name} {name}"
         with open_writers(output.asked_writers, folder, title, self.file.to_dict()) as writers:
-            part = Part(self, run, folder, writers)
+            part = JobRun(self, run, folder, writers)
             part.restore()
             self.watcher.part(name, self.file.rounds, run.round, run.headline)
             try:
@@ -220,7 +222,7 @@ class Job:
 
 
 @dataclass
-class Part:
+class JobRun:
     """One run of a job in its own folder."""
 
     job: Job
@@ -257,8 +259,7 @@ class Part:
             if not self.run.records:
                 self._record()
             if self.run.round < rounds:
-                with warnings.catch_warnings(action="ignore", category=HaltedWarning):
-                    self.run.fit(rounds, on_round=self._after)
+                self._fit(rounds)
             if self.run.halted is not None:
                 if self.run.records[-1].round < self.run.round:
                     self._record()
@@ -282,13 +283,23 @@ class Part:
         self.run.records = [*before, replace(last, intervals=found.intervals())]
         self._rewrite()
 
+    def _fit(self, rounds: int) -> None:
+        try:
+            with warnings.catch_warnings(action="ignore", category=HaltedWarning):
+                self.run.fit(rounds, on_round=self._after)
+        except NotFiniteError as problem:
+            raise NotFiniteError(f"{problem}: {cure(self.run)}") from problem
+
     def _after(self, run: Run) -> None:
         file, last = self.job.file, run.round == self.job.file.rounds
         self.job.watcher.round(run.round)
-        if run.round % file.every == 0 or last:
+        evaluated = run.round % file.every == 0 or last
+        if evaluated:
             self._record()
         if run.round % file.checkpoint_every == 0 or last:
             self._save()
+        if evaluated:
+            check_divergence(run, file.evaluation.diverged)
         if self.job.stopping and not last:
             if self.saved != run.round:
                 self._save()

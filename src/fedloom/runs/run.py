@@ -39,8 +39,9 @@ from ..fabric.ledger import Ledger
 from ..fabric.releases import Releases
 from ..fabric.schedule import Everyone, Recorded, Schedule
 from ..fabric.simclock.clock import Clock, Network, Times
+from ..models.joint import JointModel, split_head
 from ..models.library import Maker
-from ..models.task import JointModel, Task, split_head
+from ..models.task import Task
 from ..records.metrics import HEADLINE, Metrics, check_metrics
 from ..records.predictions import Predictions
 from ..records.record import Record

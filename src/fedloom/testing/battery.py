@@ -41,12 +41,12 @@ from .samples import CLASSES, alike, sample_of
 ROUNDS = 3
 TOLERANCE = 1e-12
 
-Check = Callable[[Algorithm], float]
-CHECKS: dict[str, Check] = {}
+AlgorithmCheck = Callable[[Algorithm], float]
+CHECKS: dict[str, AlgorithmCheck] = {}
 """The checks by name."""
 
 
-def _check(f: Check) -> Check:
+def _check(f: AlgorithmCheck) -> AlgorithmCheck:
     CHECKS[f.__name__] = f
     return f
 

@@ -18,7 +18,7 @@ class DampedTDCD(TDCD):
 
     def round(self, fed: Fabric, state: State, draw: Draw) -> State:
         new = super().round(fed, state, draw)
-        return State(fed.at_hubs(self.part_way, state.theta, new.theta))
+        return new._replace(theta=fed.at_hubs(self.part_way, state.theta, new.theta))
 
     def part_way(self, old: Theta, new: Theta) -> Theta:
         return tree.map_tensors(lambda a, b: a + self.pull * (b - a), old, new)

@@ -5,7 +5,7 @@ has no line numbers; its comments stand at the statements below).
 
 One silo, whose hub is the server. Client m trains an extractor for each view d that it holds (D_m)
 and a perceptron w_m of a width of its own. The hub averages extractors view by view, over those who
-hold the view, and matches the perceptrons neuron by neuron into theta_0 (`fedloom.matching`); each
+hold the view, and matches the perceptrons neuron by neuron into theta_0 (models/matching.py); each
 client goes on with its part of it, w_m = Pi_m theta_0. Nobody needs rows in common with anybody.
 
 Readings of the paper:
@@ -35,7 +35,7 @@ import torch
 from torch import Tensor
 
 from ...core import tree
-from ...core.errors import DataError, ModelError
+from ...core.errors import DataError, ModelError, SettingError
 from ...core.gradients import grad
 from ...core.placed import AtHubs, Batch, Rows
 from ...core.registry import algorithms
@@ -51,6 +51,7 @@ from ..contract import Step
 from ..shared import local
 from ..shared.checks import need_labels
 from ..shared.minibatch import Draw, MinibatchSGD
+from ..shared.optimizers import trained_part
 from .parts import (
     Lists,
     Maps,
@@ -115,6 +116,11 @@ class HyFEMAvg(MinibatchSGD):
 
     def check(self, task: Task, placement: Placement) -> None:
         super().check(task, placement)
+        if self.keeps:
+            raise SettingError(
+                "HyFEM matches clients' neurons anew in every round, and what an optimiser "
+                'remembers would be of others: use optimizer.state = "fresh"'
+            )
         topology = placement.topology
         if len(topology.silos) != 1:
             raise DataError(
@@ -155,11 +161,16 @@ class HyFEMAvg(MinibatchSGD):
 
     def local_sgd(self, part: Part, start: Theta, batch: Batch, lr: Tensor) -> Theta:
         """Q steps on f_m (Eqns. 6 and 9)."""
-        theta = start
+        theta, by = start, self.steps_by
+        memory = None if by is None else by.init(trained_part(start))
         for q, eta in enumerate(lr):
             rows = local.of_step(batch, q)
             gradient = grad(self.objective)(theta, start, part, rows)
-            theta = local.descend(theta, gradient, rows.mask, eta, self.l2)
+            if by is None:
+                theta = local.descend(theta, gradient, rows.mask, eta, self.l2)
+            else:
+                given = (gradient, memory, rows.mask, eta, self.l2)
+                theta, memory = local.advance(by, theta, *given)
         return theta
 
     def objective(self, theta: Theta, start: Theta, part: Part, batch: Batch) -> Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import reduce
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from ...core.placed import Batch, Rows
 from ...core.rng import Streams
 from ...fabric.local_work import by_rows
 from ...models.task import Part, Theta
+from .optimizers import Memory, Optimizer, Trained, trained_part, with_trained_part
 
 T = TypeVar("T", Rows, Batch)
 D = TypeVar("D")
@@ -88,6 +89,42 @@ def local_loss(theta: Theta, part: Part, rest: Rows, batch: Batch) -> Tensor:
     return mean_over(rest.mask, part.loss.rows(part.scores(theta, joint), batch.y))
 
 
+def with_l2(gradient: D, theta: D, l2: float) -> D:
+    """The gradient, plus that of l2 |theta|^2 / 2."""
+    return tree.map_tensors(lambda g, a: g + l2 * a, gradient, theta) if l2 else gradient
+
+
+class Descent(NamedTuple):
+    """How local steps go where they are not plain. `memory`: what the client has kept of it; None:
+    it begins anew."""
+
+    optimizer: Optimizer
+    memory: Memory | None = None
+
+    def begin(self, theta: Theta) -> Memory:
+        return self.optimizer.init(trained_part(theta)) if self.memory is None else self.memory
+
+    def end(self, theta: Theta, memory: Memory) -> Theta | Trained:
+        """With the memory only where the client keeps it."""
+        return theta if self.memory is None else Trained(theta, memory)
+
+
+def advance(
+    optimizer: Optimizer,
+    theta: Theta,
+    gradient: Theta,
+    memory: Memory,
+    mask: Tensor,
+    lr: Tensor,
+    l2: float,
+) -> tuple[Theta, Memory]:
+    """One step of an optimiser; a client without a row that counts takes none."""
+    before = trained_part(theta)
+    along = with_l2(trained_part(gradient), before, l2)
+    after, memory = optimizer.step(before, along, memory, lr, mask.any())
+    return with_trained_part(theta, after), memory
+
+
 class Shield(NamedTuple):
     """Rows' gradients are clipped to norm `clip`, and their sum gets noise: `clip` x `scale` x a
     line of `normals` for each step."""
@@ -109,9 +146,13 @@ def sgd(
     *,
     prox: float = 0.0,
     shield: Shield | None = None,
-) -> Theta:
+    by: Descent | None = None,
+) -> Any:
     """Eqn. 5, one step for each entry of lr, on the same rows or on those of that step; `prox` is
-    the weight of |theta - where it started|^2 / 2."""
+    the weight of |theta - where it started|^2 / 2. Returns the new Theta, or, where the client
+    keeps its optimiser's memory, both (Trained)."""
+    if by is not None:
+        return optimized(loss, part, theta, given, batch, lr, l2, prox, shield, by)
     start = theta if prox else None
     for q, eta in enumerate(lr):
         given_q, batch_q = of_step(given, q), of_step(batch, q)
@@ -121,6 +162,53 @@ def sgd(
             gradient = private_gradient(loss, part, theta, given_q, batch_q, shield, q)
             theta = descend(theta, with_prox(gradient, theta, prox, start), given_q.mask, eta, l2)
     return theta
+
+
+def optimized(
+    loss: PartLoss,
+    part: Part,
+    theta: Theta,
+    given: Rows,
+    batch: Batch,
+    lr: Tensor,
+    l2: float,
+    prox: float,
+    shield: Shield | None,
+    by: Descent,
+) -> Theta | Trained:
+    """`sgd` whose steps are an optimiser's."""
+    start = theta if prox else None
+    memory = by.begin(theta)
+    for q, eta in enumerate(lr):
+        given_q, batch_q = of_step(given, q), of_step(batch, q)
+        if shield is None:
+            theta, memory = optimizer_step(
+                loss, part, theta, given_q, batch_q, eta, l2, prox, start, by.optimizer, memory
+            )
+        else:
+            gradient = private_gradient(loss, part, theta, given_q, batch_q, shield, q)
+            gradient = with_prox(gradient, theta, prox, start)
+            theta, memory = advance(by.optimizer, theta, gradient, memory, given_q.mask, eta, l2)
+    return by.end(theta, memory)
+
+
+@whole
+def optimizer_step(
+    loss: PartLoss,
+    part: Part,
+    theta: Theta,
+    given: Rows,
+    batch: Batch,
+    lr: Tensor,
+    l2: float,
+    prox: float,
+    start: Theta | None,
+    optimizer: Optimizer,
+    memory: Memory,
+) -> tuple[Theta, Memory]:
+    """One step of `optimized`."""
+    gradient = with_prox(grad(loss)(theta, part, given, batch), theta, prox, start)
+    return advance(optimizer, theta, gradient, memory, given.mask, lr, l2)
 
 
 @whole
@@ -171,10 +259,17 @@ def private_gradient(
 
 
 def local_sgd(
-    part: Part, theta: Theta, rest: Rows, batch: Batch, lr: Tensor, l2: float, prox: float = 0.0
-) -> Theta:
+    part: Part,
+    theta: Theta,
+    rest: Rows,
+    batch: Batch,
+    lr: Tensor,
+    l2: float,
+    prox: float = 0.0,
+    by: Descent | None = None,
+) -> Any:
     """Lines 25-29: own embedding fresh, the others' as they came."""
-    return sgd(local_loss, part, theta, rest, batch, lr, l2, prox=prox)
+    return sgd(local_loss, part, theta, rest, batch, lr, l2, prox=prox, by=by)
 
 
 def head_sgd(
@@ -194,10 +289,16 @@ def head_loss(theta: Theta, part: Part, joint: Rows, batch: Batch) -> Tensor:
 
 
 def frozen_gradient_sgd(
-    part: Part, theta: Theta, gradient: Rows, batch: Batch, lr: Tensor, l2: float, prox: float = 0.0
-) -> Theta:
+    part: Part,
+    theta: Theta,
+    gradient: Rows,
+    batch: Batch,
+    lr: Tensor,
+    l2: float,
+    by: Descent | None = None,
+) -> Any:
     """Steps with the derivative of the loss by the embeddings given, and frozen."""
-    return sgd(pulled, part, theta, gradient, batch, lr, l2, prox=prox)
+    return sgd(pulled, part, theta, gradient, batch, lr, l2, by=by)
 
 
 def of_step(rows: T, q: int) -> T:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Literal, NamedTuple
 
 import torch
@@ -19,6 +20,7 @@ from ...models.task import Part, Task
 from ..contract import Algorithm, Step
 from . import local
 from .checks import check_batch
+from .optimizers import Optimizer, OptimizerName, optimizer_of
 from .step_sizes import StepSize, step_size
 
 
@@ -50,6 +52,20 @@ class MinibatchSGD(Algorithm):
         Literal["reused", "fresh"], "one minibatch for the Q steps of a round, or Q of them"
     ] = "reused"
     l2: Annotated[NotNegative, "weight of |theta|^2 / 2"] = 0.0
+    optimizer: Annotated[
+        OptimizerName | Optimizer, "of the local steps: a name, or a table with settings"
+    ] = "sgd"
+
+    @cached_property
+    def steps_by(self) -> Optimizer | None:
+        """The optimiser of the local steps; None: plain SGD. Made once: engines know work that they
+        saw before by the objects that it is given."""
+        return optimizer_of(self.optimizer)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the optimiser's memory goes on from round to round."""
+        return self.steps_by is not None and self.steps_by.keeps
 
     def check(self, task: Task, placement: Placement) -> None:
         check_batch(self.batch, placement)

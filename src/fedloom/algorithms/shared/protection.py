@@ -11,11 +11,12 @@ Readings of VAFL's section 4 and of DP-SGD:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
 from ...core import tree
-from ...core.errors import ModelError
+from ...core.errors import ModelError, SettingError
 from ...core.placed import AtClients, AtHubs, Batch, Known, Noise, RowMap, Rows
 from ...fabric.local_work import by_rows
 from ...fabric.noise import Once
@@ -26,7 +27,8 @@ from ...models.task import Part, Task, Theta
 from ...privacy.accounting import Scales, need_accounting
 from ...privacy.settings import Privacy
 from . import local
-from .local import Shield
+from .local import Descent, Shield
+from .optimizers import Optimizer
 
 NOTHING: Known[None] = Known(None)
 SHIELDED = Privacy("trained", 2.0, 0.02, gradient_clip=2.0, gradient_noise=0.02)  # for examples
@@ -49,8 +51,8 @@ class Protection:
         assert self.privacy is not None
         return self.privacy.scales(self.local_steps)
 
-    def check(self, task: Task) -> None:
-        """Refuse settings that contradict each other, or the task."""
+    def check(self, task: Task, optimizer: Optimizer | None = None) -> None:
+        """Refuse settings that contradict each other, the task, or the optimiser of local steps."""
         if self.privacy is None:
             return
         self.privacy.check()
@@ -61,6 +63,12 @@ class Protection:
             raise ModelError(
                 "privacy: mode frozen trains no block, and without a head nothing is left to "
                 "train: give the model an embedding and a head"
+            )
+        if self.frozen and optimizer is not None:
+            raise SettingError(
+                f"privacy: mode frozen trains the head alone, by plain SGD, and optimizer is "
+                f"{type(optimizer).__name__}: leave optimizer out, let hubs take such steps "
+                '(hub = "adam"), or use mode = "trained"'
             )
 
     # Noise, which each client draws for itself
@@ -113,14 +121,15 @@ class Protection:
         noise: Noise | None,
         normals: Tensor | None,
         prox: float = 0.0,
-    ) -> Theta:
+        by: Descent | None = None,
+    ) -> Any:
         """Local steps on the client's own loss, the others' embeddings as they came."""
         if self.frozen:
             batch = self._perturbed(batch, noise)
             return local.head_sgd(part, theta, rest, batch, lr, l2, prox)
         shield = self._shield(normals)
         return local.sgd(
-            local.local_loss, part, theta, rest, batch, lr, l2, prox=prox, shield=shield
+            local.local_loss, part, theta, rest, batch, lr, l2, prox=prox, shield=shield, by=by
         )
 
     def pulled_sgd(
@@ -134,13 +143,14 @@ class Protection:
         noise: Noise | None,
         normals: Tensor | None,
         prox: float = 0.0,
-    ) -> Theta:
+        by: Descent | None = None,
+    ) -> Any:
         """Local steps with the derivatives that came back, pulled through the block."""
         if self.frozen:
             return theta
         batch, shield = self._perturbed(batch, noise), self._shield(normals)
         return local.sgd(
-            local.pulled, part, theta, gradient, batch, lr, l2, prox=prox, shield=shield
+            local.pulled, part, theta, gradient, batch, lr, l2, prox=prox, shield=shield, by=by
         )
 
     def _perturbed(self, batch: Batch, noise: Noise | None) -> Batch:

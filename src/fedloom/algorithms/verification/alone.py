@@ -7,6 +7,7 @@ from ..shared.tiered import MODEL, UPDATE
 from ..tdcd import TDCD
 from .battery_cases import Cases, Twin, cases
 from .costs import Cost, Facts, cost, talking, total, update_bytes
+from .optimized import COASTING, KEPT_MOMENTUM
 
 
 @cost.register(Alone)
@@ -31,4 +32,6 @@ def alone_cases(kind: type[Alone]) -> Cases:
         for example in examples
         if (settings := {name: v for name, v in vars(example).items() if name != "combined"})
     ]
+    kept = {"local_steps": 2, "lr": 0.05, "batch": 9, "optimizer": KEPT_MOMENTUM, "hub": COASTING}
+    twins.append(Twin("and with optimisers", kind(**kept), TDCD(**kept), 1, None))
     return Cases(examples, twins)

@@ -9,6 +9,7 @@ from ..shared.step_sizes import InverseSqrt
 from ..tdcd import TDCD
 from .battery_cases import Cases, Twin, cases
 from .costs import Cost, Facts, cost, total
+from .optimized import KEPT_ADAM
 
 
 @cost.register(Central)
@@ -31,6 +32,7 @@ def central_cases(kind: type[Central]) -> Cases:
         kind(local_steps=2, lr=0.2, batch=12),
         kind(local_steps=3, lr=InverseSqrt(0.3), batch=9, minibatch="fresh", l2=0.05),
         kind(lr=0.2, batch=None, labels_at="birch"),
+        kind(local_steps=2, lr=0.05, batch=9, optimizer=KEPT_ADAM),
     ]
     plain = [replace(example, labels_at=None) for example in examples]
     same = [{k: v for k, v in vars(example).items() if k != "labels_at"} for example in plain]

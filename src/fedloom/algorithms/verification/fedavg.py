@@ -12,6 +12,7 @@ from ..shared.tiered import MODEL, UPDATE
 from ..tdcd import TDCD
 from .battery_cases import Cases, Twin, cases
 from .costs import Cost, Facts, cost, talking, total, update_bytes
+from .optimized import COASTING, KEPT_ADAM
 
 
 @cost.register(FedAvg)
@@ -30,11 +31,19 @@ def fedavg_cases(kind: type[FedAvg]) -> Cases:
         kind(local_steps=2, lr=0.2, batch=9, minibatch="reused", weighting="uniform", l2=0.05),
     ]
     first, second = examples
+    kept = {"local_steps": 2, "lr": 0.05, "batch": 9, "optimizer": KEPT_ADAM, "hub": COASTING}
     pooled = Central(local_steps=3, lr=0.2, batch=12, minibatch="fresh")
     twins = [
         Twin("a silo alone", first, Alone(**vars(first)), 1, None),
         Twin("N = 1: TDCD", second, TDCD(**vars(second)), 1, None),
         Twin("with a head", second, TDCD(**vars(second)), 1, None, head=True),
+        Twin(
+            "with optimisers",
+            kind(**kept, weighting="rows"),
+            TDCD(**kept, minibatch="fresh", weighting="rows"),
+            1,
+            None,
+        ),
         Twin("one client: SGD", first, pooled, 1, 1),
     ]
     return Cases(examples, twins)

@@ -13,6 +13,7 @@ from ..splitnn import CUT, CUT_DERIVATIVE, CUT_GRADIENT, HUB_CUT_GRADIENT, Split
 from ..tdcd import HEAD, REST, TDCD
 from .battery_cases import Cases, Twin, cases
 from .costs import Cost, Facts, Item, cost, talking, total, update_bytes
+from .optimized import CLIPPED, COASTING, HUB_ADAM, KEPT_ADAM
 
 
 @cost.register(FedBCD)
@@ -100,14 +101,18 @@ def fedbcd_cases(kind: type[FedBCD]) -> Cases:
             prox=0.5,
             **frozen,
         ),
+        kind(local_steps=2, lr=0.05, batch=9, order="sequential", optimizer=CLIPPED, hub=COASTING),
     ]
     many: dict[str, Any] = {"local_steps": 4, "lr": 0.2, "batch": 9}
     single_step: dict[str, Any] = {**many, "local_steps": 1}
     fresh = {**many, "minibatch": "fresh", "weighting": "rows"}
+    kept = {**many, "lr": 0.05, "optimizer": KEPT_ADAM, "hub": HUB_ADAM}
     in_turn = {**single_step, "order": "sequential"}
     twins = [
         Twin("parallel, fresh-own, K = 1: TDCD, K = 1", kind(**many), TDCD(**many), 3, 1),
         Twin("and with unequal clients and a head", kind(**fresh), TDCD(**fresh), 3, None, True),
+        Twin("and with optimisers", kind(**kept), TDCD(**kept), 3, None, True),
+        Twin("frozen, with optimisers", kind(**kept, **frozen), SplitNN(**kept), 3, None),
         Twin("frozen: SplitNN", kind(**fresh, **frozen), SplitNN(**fresh), 3, None),
         Twin("frozen, K = Q = 1: SGD", kind(**single_step, **frozen), Central(**single_step), 3, 1),
         Twin("Q = 1, in turn: alike", kind(**in_turn, **frozen), kind(**in_turn), 3, None),

@@ -56,9 +56,11 @@ def hyfem_avg_cases(kind: type[HyFEMAvg]) -> Cases:
     ]
     fresh = {"local_steps": 2, "lr": 0.2, "batch": 12, "minibatch": "fresh"}
     reused = {"local_steps": 3, "lr": 0.2, "batch": 12, "minibatch": "reused", "l2": 0.05}
+    adam = {"local_steps": 2, "lr": 0.05, "batch": 12, "optimizer": "adam"}
+    adam["minibatch"] = "fresh"
     twins = [
         Twin("all views, Pi fixed: FedAvg", kind(**s, sweeps=0), TDCD(**s), 1, None)  # type: ignore[arg-type]
-        for s in (fresh, reused)
+        for s in (fresh, reused, adam)
     ]
     return Cases(examples, twins, sample, renamed)
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..central import Central
+from ..shared.optimizers import Adam
 from ..shared.tiered import EMBEDDING, HUB_EMBEDDING, MODEL, UPDATE
 from ..splitnn import (
     CUT,
@@ -18,6 +19,7 @@ from ..splitnn import (
 )
 from .battery_cases import Cases, Twin, cases
 from .costs import Cost, Facts, Item, cost, talking, total, update_bytes
+from .optimized import HUB_ADAM, KEPT_MOMENTUM
 
 
 @cost.register(SplitNN)
@@ -62,6 +64,7 @@ def splitnn_cases(kind: type[SplitNN]) -> Cases:
         kind(lr=0.2, batch=12, labels_at="birch"),
         kind(local_steps=2, lr=0.2, batch=9, minibatch="fresh", weighting="rows", l2=0.05),
         kind(local_steps=3, lr=0.1, batch=5, weighting="participants"),
+        kind(local_steps=2, lr=0.05, batch=12, optimizer=KEPT_MOMENTUM, hub=HUB_ADAM),
     ]
     plain: dict[str, Any] = {"lr": 0.2, "batch": 9, "l2": 0.1}
     rows: dict[str, Any] = {"lr": 0.2, "batch": None}
@@ -72,4 +75,6 @@ def splitnn_cases(kind: type[SplitNN]) -> Cases:
         Twin("one silo", kind(**plain), Central(**plain), 1, 1, True),
         Twin("Q = 1, full batch, by rows", weighted, Central(**rows), 3, None, True),
     ]
+    kept = {**plain, "lr": 0.05, "optimizer": Adam(state="kept")}
+    twins.append(Twin("and by Adam", kind(**kept), Central(**kept), 3, 1, True))
     return Cases(examples, twins)

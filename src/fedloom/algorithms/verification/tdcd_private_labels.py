@@ -13,6 +13,7 @@ from ..tdcd_private_labels import (
 )
 from .battery_cases import Cases, Twin, cases
 from .costs import Cost, Facts, cost, talking, total, update_bytes
+from .optimized import HUB_ADAM, KEPT_ADAM
 
 
 @cost.register(TDCDPrivateLabels)
@@ -45,6 +46,7 @@ def private_labels_cases(kind: type[TDCDPrivateLabels]) -> Cases:
         kind(local_steps=3, lr=0.2, batch=12),
         kind(local_steps=2, lr=0.2, batch=9, minibatch="fresh", weighting="rows", l2=0.05),
         kind(local_steps=2, lr=0.2, batch=5, weighting="participants"),
+        kind(local_steps=2, lr=0.05, batch=9, optimizer=KEPT_ADAM, hub=HUB_ADAM),
     ]
     twins = [
         Twin("shared labels: TDCD", example, TDCD(**shared), 3, None)

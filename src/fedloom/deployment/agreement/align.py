@@ -33,7 +33,7 @@ from torch import Tensor
 from ...config.fingerprint import fingerprint
 from ...config.runfile import RunFile
 from ...core.errors import AbortedError, DataError, ExistsError, FedLoomError, SettingError, reason
-from ...core.files import read_secret, write_text
+from ...core.files import read_secret
 from ...core.topology import SERVER, Client, Party, Topology, known_to, title
 from ...data.labels import Target
 from ...data.placement import View
@@ -47,7 +47,7 @@ from ..party_file import PartyFile
 from .agreement import Agreement
 from .id_variants import more_of, of_silo, overlap_at
 from .messages import MOVES, AlignmentRefused, go_ahead, packed, permits, unpacked
-from .own_rows import preparation_beside, write_rows
+from .own_rows import write_preparation, write_rows
 from .own_tables import OwnTable, TableSettings, fitted, kinds_of, refuse_poor, rows_of, target_of
 from .shared_facts import SharedFacts
 
@@ -249,7 +249,7 @@ class Alignment:
         shared.check(self.file, view)
         write_rows(Path(own.rows), view)
         if preparation is not None:
-            write_text(preparation_beside(Path(own.rows)), preparation.to_json())
+            write_preparation(Path(own.rows), preparation)
         agreement.write(Path(own.agreement))
         return agreement
 

@@ -1,12 +1,13 @@
 """A party's own rows on its own disk: safetensors, ids not included.
 
 A client has the canonical numbers of its rows, their features and, where it has them, labels; a
-hub has the numbers of its clients' rows; the server has nothing. A digest over the whole file finds
-damage.
+hub has the numbers of its clients' rows; the server has nothing. Where rows come from tables, a
+file beside them says how the silo's columns become numbers. Digests over whole files find damage.
 """
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import torch
@@ -16,6 +17,7 @@ from ...core import seal
 from ...core.errors import DataError
 from ...core.topology import Client, Party, known_to, title
 from ...data.placement import View
+from ...data.tables.prepare import Preparation
 from .agreement import Agreement
 from .shared_facts import SharedFacts
 
@@ -33,8 +35,22 @@ def write_rows(path: Path, view: View) -> None:
     seal.write_tensors(path, tensors, {})
 
 
+def write_preparation(rows: Path, preparation: Preparation) -> None:
+    """How the columns of a party's silo become numbers, beside its rows."""
+    seal.write_json(preparation_beside(rows), json.loads(preparation.to_json()))
+
+
+def read_preparation(rows: Path) -> Preparation:
+    path = preparation_beside(rows)
+    text = json.dumps(seal.read_json(path, CURE))
+    try:
+        return Preparation.from_json(text)
+    except DataError as problem:
+        raise DataError(f"{path}: {problem}") from None
+
+
 def preparation_beside(rows: Path) -> Path:
-    """Where a party keeps how its silo's columns become numbers; parties may share a folder."""
+    """Each party has a file of its own; parties may share a folder."""
     return rows.with_suffix(".preparation.json")
 
 

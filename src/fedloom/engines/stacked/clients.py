@@ -5,6 +5,7 @@ The base class of what the engine does with them: moves up (reduce.py) and down 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -120,9 +121,9 @@ class Clients(Engine):
 
     def __str__(self) -> str:
         """A description for logs: how many clients are computed at once."""
-        each = "; ".join(f"{silo}: {sizing}" for silo, sizing in self._sizing.items())
+        sizings = "; ".join(f"{silo}: {sizing}" for silo, sizing in self._sizing.items())
         compiled = " (compiled: one by one, where that can be)" if self.executors.sums_some else ""
-        return f"stacked; clients at once: {each}{compiled}"
+        return f"stacked; clients at once: {sizings}{compiled}"
 
     # Time
 
@@ -197,20 +198,24 @@ class Clients(Engine):
     def _read_clients(self, value: Placed) -> dict[Client, Any]:
         if not isinstance(value, LazyValue):
             raise misplaced(value, "the clients", "read")
-        lazy = self._lazy(value, "read")
-        by_place = self._from_all_ranks(self._values_by_place(lazy, lazy.has))
+        there = copy.copy(self)
+        there.scope = tuple(value.scope)  # which may be some of the silos
+        lazy, lives = there._lazy(value, "read"), np.zeros_like(value.has)
+        for silo in there.scope:
+            lives[self._axis.span[silo]] = value.has[self._axis.span[silo]]
+        by_place = there._from_all_ranks(there._values_by_place(lazy, lives))
         return {self._axis.client(place): own for place, own in by_place.items()}
 
     def place_clients(self, values: Mapping[Client, Any]) -> AtClients[Any]:
-        each = {}
+        by_place = {}
         for silo in self.scope:
             for place, name in enumerate(self._names[silo], self._axis.span[silo].start):
                 if (client := Client(silo, name)) in values:
-                    each[place] = values[client]
-        return self._stacked(each)
+                    by_place[place] = values[client]
+        return self._stacked(by_place)
 
-    def _stacked(self, each: Mapping[int, Any]) -> StackedValues:
-        return StackedValues(stacked_by_shape(each), self._axis.size, self.scope)
+    def _stacked(self, by_place: Mapping[int, Any]) -> StackedValues:
+        return StackedValues(stacked_by_shape(by_place), self._axis.size, self.scope)
 
     def _lazy(self, value: Any, user: str) -> LazyValue:
         """A placed value as a lazy one."""
@@ -287,7 +292,7 @@ class Clients(Engine):
             int(place): own
             for chunk in self._chunks(present, lazy)
             for place, own in zip(
-                chunk.places, lazy.value(chunk).each(len(chunk.places)), strict=True
+                chunk.places, lazy.value(chunk).by_client(len(chunk.places)), strict=True
             )
         }
         return dict(sorted(by_place.items()))

@@ -63,8 +63,8 @@ class StackedEngine(Reduce):
         self._book_all("down", kind, present, {j: self._size(j, a) for j, a in values.items()})
         stacked = {
             silos: mean
-            for silos, each, mean in self._means
-            if all(values.get(silo) is own for silo, own in zip(silos, each, strict=True))
+            for silos, own_means, mean in self._means
+            if all(values.get(silo) is own for silo, own in zip(silos, own_means, strict=True))
         }
         return SharedValue(values, present, stacked)
 
