@@ -19,7 +19,7 @@ from ..core.errors import SettingError
 from ..data.federated import Federated
 from ..data.placement import Placement
 from ..engines.multiprocess.ranks import Ranks
-from ..models.task import JointModel
+from ..models.joint import JointModel
 from ..records.predictions import WITHOUT
 from .build import build_run, build_task, labelled_silos, of_part
 from .run import Run

@@ -20,8 +20,9 @@ from ...core.arithmetic import Precision, dtype_of
 from ...core.errors import DataError
 from ...core.rng import Streams
 from ...data.placement import Placement
+from ...models.joint import JointModel
 from ...models.losses import Squared
-from ...models.task import JointModel, Shapes, Task
+from ...models.task import Shapes, Task
 from .fitted import Fitted
 
 SHARE, PATIENCE, EPOCHS = 0.2, 20, 500
