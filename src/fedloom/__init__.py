@@ -46,6 +46,7 @@ from .models.task import Task
 from .privacy.settings import Privacy
 from .runs.callbacks import Callback, Stop
 from .runs.export import Model, load_model
+from .runs.pooled.baseline import Pooled
 from .runs.run import Run
 
 __version__ = "0.1.0.dev0"
@@ -75,6 +76,7 @@ __all__ = [
     "Network",
     "Partition",
     "Placement",
+    "Pooled",
     "Privacy",
     "Relaxed",
     "Run",

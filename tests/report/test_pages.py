@@ -15,6 +15,7 @@ import pytest
 
 from fedloom.report.compare import compare
 from fedloom.report.page import write_report
+from tests.report.test_judged import GOALS, folder_of
 from tests.report.test_report import lone, make, record, sweep
 
 BROWSER = next(
@@ -90,6 +91,7 @@ def test_nothing_is_wider_than_the_page(tmp_path, serve):
         write_report(lone(tmp_path / "lone")),
         write_report(long_names(tmp_path / "long")),
         write_report(make(tmp_path / "begun", parts={"tdcd": [record(0, 0.1)]}, finished=None)),
+        *(write_report(folder_of(goal, tmp_path / goal)) for goal in GOALS),
         compare(folders, tmp_path / "compare.png").with_suffix(".html"),
     ]
     frames = "".join(

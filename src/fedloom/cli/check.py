@@ -11,8 +11,9 @@ from ..config.runfile import RunFile
 from ..core.errors import SettingError
 from ..models.losses.choose import described
 from ..models.losses.weights import in_words
-from ..runs.build import build_data, build_parts
+from ..runs.build import build_data
 from ..runs.job import length_of
+from ..runs.parts import all_parts
 from . import common
 from .progress import length
 
@@ -44,15 +45,16 @@ def act(chosen: argparse.Namespace) -> None:
         _check_party(file, chosen.party, chosen.json)
         return
     data = build_data(file)
-    parts = build_parts(file, data)
-    run = next(iter(parts.values()))
+    parts = all_parts(file, data)
+    run = parts.main
     summary = data.summary()
     weights = run.facts().model
     promises = run.algorithm.promises()
     total = cost(run.algorithm, run.facts())
     sent = {tier: sum(b for line, (_, b) in total.items() if line.tier == tier) for tier in TIERS}
     if chosen.json:
-        facts: dict[str, Any] = {"data": summary, "notes": list(data.notes), "parts": list(parts)}
+        facts: dict[str, Any] = {"data": summary, "notes": list(data.notes)}
+        facts["parts"] = parts.names
         facts["without_rows"] = [str(client) for client in data.idle]
         facts["loss"] = described(run.task.loss)
         facts["privacy"] = promises
@@ -86,7 +88,8 @@ def act(chosen: argparse.Namespace) -> None:
     if file.engine.name == "stacked":
         print(f"engine: {run.fed}")
     rounds, epochs = length_of(file, data)
-    print(f"a round sends at most {sizes}; {length(rounds, epochs)}; parts: {', '.join(parts)}")
+    names = ", ".join(parts.names)
+    print(f"a round sends at most {sizes}; {length(rounds, epochs)}; parts: {names}")
     but = f", but without training rows: {data.without_rows}" if data.idle else ""
     print(f"{chosen.file}: sound{but}")
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
+import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 
 from ..config.runfile import RunFile
@@ -12,9 +14,12 @@ from ..core.extras import lacking
 from ..engines.multiprocess.ranks import WAIT, Ranks, joined, restarted
 from ..privacy.spending import in_words
 from ..records.record import GREW, grew, result_of
+from ..report.folder import read_run
 from ..report.page import write_report
+from ..report.verdict import verdict
 from ..runs.follower import Follower
 from ..runs.job import Job
+from ..runs.pooled.baseline import Pooled
 from ..runs.run import Run
 from . import common
 from .progress import watcher
@@ -102,7 +107,7 @@ def job_of(chosen: argparse.Namespace, ranks: Ranks | None) -> Job:
     return Job.new(file, folder, watch, ranks)
 
 
-def tell(chosen: argparse.Namespace, job: Job, parts: dict[str, Run]) -> None:
+def tell(chosen: argparse.Namespace, job: Job, parts: Mapping[str, Run | Pooled]) -> None:
     """Write the report, print the results."""
     page = report_of(job) if job.file.output.report else None
     for name, run in parts.items():
@@ -112,6 +117,7 @@ def tell(chosen: argparse.Namespace, job: Job, parts: dict[str, Run]) -> None:
             print(f"warning: {name}: {GREW}", file=sys.stderr)
     if not chosen.quiet:
         summary(parts)
+        print(f"\n{textwrap.fill(verdict(read_run(job.folder)), 100)}")
         spent = next(iter(parts.values())).records[-1].privacy
         if spent is not None:
             print(f"\n{in_words(spent)}")
@@ -128,23 +134,22 @@ def report_of(job: Job) -> Path | None:
     return write_report(job.folder)
 
 
-def summary(parts: dict[str, Run]) -> None:
+def summary(parts: Mapping[str, Run | Pooled]) -> None:
     """The results of each part."""
     metric = next(iter(parts.values())).headline
     rows = []
     for name, run in parts.items():
         last, result = run.records[-1], result_of(run.records)
         value = result.metrics.get(metric) if metric else None
-        sent = common.human_bytes(sum(last.bytes.values()))
+        ends = (result.intervals or {}).get(metric) if metric else None
+        interval = "-" if ends is None else f"{ends[0]:.3f} to {ends[1]:.3f}"
+        pooled = isinstance(run, Pooled)
+        sent = "-" if pooled else common.human_bytes(sum(last.bytes.values()))
         time = "-" if last.time is None else f"{last.time:g}"
-        numbers = (
-            common.shown(value),
-            f"{result.train_loss:.4f}",
-            sent,
-            time,
-            f"{last.wall:.1f} s",
-        )
-        rows.append((name, last.round, *numbers))
+        numbers = (f"{result.train_loss:.4f}", sent, time, f"{last.wall:.1f} s")
+        rounds = "-" if pooled else last.round
+        rows.append((name, rounds, common.shown(value), interval, *numbers))
     print()
-    head = (f"test {metric}" if metric else "test", "train loss", "sent", "time units", "seconds")
+    names = (f"test {metric}" if metric else "test", "95 % interval")
+    head = (*names, "train loss", "sent", "time units", "seconds")
     common.print_table(("", "rounds", *head), rows)

@@ -55,7 +55,9 @@ FILLED = (
     "flatten",
 )  # a model's settings that follow from the data
 
-Baseline = Literal["central", "alone", "no-exchange"]
+PooledName = Literal["best-pooled", "logistic", "ridge", "boosting"]  # no federation
+Baseline = Literal["central", "alone", "no-exchange", PooledName]
+Contributions = Literal["off", "replaced", "retrained"]
 
 
 @dataclass(frozen=True)
@@ -108,9 +110,16 @@ class Evaluation:
     ] = None
     baselines: Annotated[
         tuple[Baseline, ...],
-        "what else to train on the same rows: `central` (pooled), `alone` (every silo for "
-        "itself), `no-exchange` (lone silos, scores combined)",
+        "what else to train on the same rows: `central` (pooled, the same budget), `alone` (every "
+        "silo for itself), `no-exchange` (lone silos, scores combined), `best-pooled` (the same "
+        "network on pooled rows, to convergence), `logistic` or `ridge` (regression), `boosting`",
     ] = ()
+    contributions: Annotated[
+        Contributions | None,
+        "what each silo adds to the joint model: `replaced` (its embedding by its mean, when "
+        "predicting), `retrained` (also trained without it: a run for each silo), `off`; none: "
+        "`replaced` where that can be",
+    ] = None
     metrics: Annotated[
         tuple[str, ...],
         "what else to measure on test rows, besides what is usual: `fedloom list metrics`",

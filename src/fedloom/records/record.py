@@ -27,6 +27,8 @@ class Record:
     `validation`: the loss and the metrics of the validation rows, where there are any. `best`: with
     early stopping, the round of the best model so far. `threshold`: the probability above which
     a row is said to be of class 1, by silo where silos predict on their own; None: 0.5.
+    `intervals`: 95 % bootstrap intervals of the metrics, of the record that a run in a folder is
+    judged by (`result_of`).
     """
 
     round: int
@@ -42,10 +44,12 @@ class Record:
     validation: Metrics | None = None
     best: int | None = None
     threshold: float | Mapping[str, float] | None = None
+    intervals: Mapping[str, Sequence[float]] | None = None
 
     def to_json(self) -> dict[str, Any]:
         fields = asdict(self)
-        for name in ("by_silo", "notes", "privacy", "validation", "best", "threshold"):
+        optional = ("by_silo", "notes", "privacy", "validation", "best", "threshold", "intervals")
+        for name in optional:
             if fields[name] is None:
                 del fields[name]
         return fields

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
 from ..algorithms import Alone, Central, HyFEMAvg
 from ..algorithms.contract import Algorithm
 from ..config.runfile import RunFile
+from ..config.sections import PooledName
 from ..core.errors import DataError, InputError, SettingError
 from ..core.files import read_secret
 from ..core.rng import Secrets
@@ -23,7 +24,10 @@ from ..data.tables.read import read_tables
 from ..engines.multiprocess.ranks import Ranks
 from ..fabric.schedule import Drawn, Everyone, Recorded, Schedule
 from ..models.task import Task
+from .pooled.baseline import Pooled
 from .run import Run
+
+POOLED = get_args(PooledName)
 
 
 def build_data(file: RunFile, cut: Cut | None = None) -> Federated:
@@ -146,17 +150,35 @@ def build_parts(file: RunFile, data: Federated, ranks: Ranks | None = None) -> d
     if file.engine.threads is not None:
         torch.set_num_threads(file.engine.threads)
     task, own, main = build_task(file, data), file.algorithm, file.values["algorithm"]["name"]
-    with _of("algorithm", main):
+    with of_part("algorithm", main):
         parts = {main: build_run(file, data, task, ranks=ranks)}
     labelled, again = labelled_silos(data), same_baselines(file, data)
-    for name in (b for b in file.evaluation.baselines if b not in again):
-        with _of("baseline", name):
+    for name in (b for b in file.evaluation.baselines if b not in again and b not in POOLED):
+        with of_part("baseline", name):
             if name in parts:
                 raise SettingError("it is the algorithm itself")
             rows, use = data, task
             if name != "central" and len(labelled) < len(data.train.y):
                 rows, use = data.only(labelled), task.only(labelled)  # who has none cannot train
             parts[name] = build_run(file, rows, use, baseline(name, own), ranks)
+    return parts
+
+
+def build_pooled(file: RunFile, data: Federated) -> dict[str, Pooled]:
+    """The baselines that are no federation, checked and not trained yet."""
+    engine, task = file.engine, build_task(file, data)
+    parts: dict[str, Pooled] = {}
+    for name in (b for b in POOLED if b in file.evaluation.baselines):
+        with of_part("baseline", name):
+            parts[name] = Pooled(
+                name,
+                task,
+                data,
+                seed=engine.seed,
+                precision=engine.precision,
+                device=engine.device,
+                metrics=file.evaluation.metrics,
+            )
     return parts
 
 
@@ -174,7 +196,7 @@ def baseline(name: str, own: Algorithm) -> Algorithm:
 
 
 @contextmanager
-def _of(what: str, name: str) -> Iterator[None]:
+def of_part(what: str, name: str) -> Iterator[None]:
     """Say which part of a run file an error is about."""
     try:
         yield

@@ -23,6 +23,7 @@ from ..fabric.engine import Engine
 from ..fabric.schedule import Everyone
 from ..models.threshold import HALF
 from ..records.metrics import HEADLINE, LOSS, Metrics, metrics
+from ..records.predictions import Predictions, digest_of
 from ..records.record import Record
 from ..records.thresholds import choose_threshold
 
@@ -148,6 +149,21 @@ class Viewer:
             hub: choose_threshold(labels, scores, rule)
             for hub, scores in self.scores(held, at_a_time).items()
         }
+
+    def predictions(self, placement: Placement, at_a_time: int | None = None) -> Predictions | None:
+        """Predictions beside labels; None where a loss of your own has no metrics."""
+        loss = self._run.task.loss
+        if loss.goal is None:
+            return None
+        labels, scores = placement.labels(), self.scores(placement, at_a_time)
+        return Predictions(
+            loss.goal,
+            labels,
+            {hub: loss.values(z) for hub, z in scores.items()},
+            digest_of(placement.ids, labels),
+            tuple(metric.name for metric in self._run.metrics),
+            thresholds={hub: self.thresholds(at_a_time)[hub] for hub in scores},
+        )
 
     def means(self, placement: Placement, at_a_time: int | None = None) -> Metrics:
         """Metrics over all hubs that predict; where clients have models of their own, also

@@ -2,7 +2,7 @@
 
     run.toml  manifest.json  partition.json  records.jsonl  ledger.json  schedule.json
     checkpoint.safetensors and the one before it  model/  report.html
-    baselines/NAME/{records.jsonl, ledger.json, ...}
+    predictions.safetensors  baselines/NAME/{records.jsonl, ledger.json, ...}
 
 Every part (the run itself, each baseline) trains to its end before the next begins. A part that was
 stopped goes on from its checkpoint, and its records are then those of an uninterrupted run: rounds
@@ -15,9 +15,9 @@ import signal
 import threading
 import warnings
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 
@@ -40,11 +40,16 @@ from ..engines.multiprocess.ranks import Ranks
 from ..fabric.kinds import ABOUT
 from ..records.history import CHECKPOINT, Checkpoints
 from ..records.manifest import Manifest
-from ..records.record import Record, append_record, write_records
+from ..records.predictions import Predictions
+from ..records.record import Record, append_record, result_of, write_records
 from ..records.writers import Writer, open_writers
-from .build import build_data, build_parts
+from . import contributions
+from .build import build_data
 from .callbacks import Callback
 from .divergence import check_divergence, cure
+from .parts import Parts, all_parts
+from .pooled.baseline import Pooled
+from .pooled.part import train_pooled
 from .run import Run
 from .warm_restart import folder_of, warm_restart
 
@@ -117,11 +122,11 @@ class Job:
         """A finished job that goes on for so many rounds more. `file`: what it was run from."""
         return Job(warm_restart(file, folder, rounds), folder, watcher or Watcher())
 
-    def go(self) -> dict[str, Run]:
+    def go(self) -> dict[str, Run | Pooled]:
         """Train every part that is not at its end yet."""
         data = self._data()
         # everything is checked before anything is written
-        parts = build_parts(self.file, data, self.ranks)
+        parts = all_parts(self.file, data, self.ranks)
         make_folder(self.folder, SHARED)
         with locked(self.folder), self._interruptible():
             manifest = self._begin(data, parts)
@@ -129,19 +134,22 @@ class Job:
             self.watcher.data(data)
             self.watcher.length(*length_of(self.file, data))
             try:
-                for number, (name, run) in enumerate(parts.items()):
+                for number, (name, run) in enumerate(parts.runs.items()):
                     self._train(name, run, number == 0)
+                for name, baseline in parts.pooled.items():
+                    train_pooled(self, name, baseline)
             except (InterruptedRun, KeyboardInterrupt):
                 manifest.stopped(self.folder)
                 raise
             except FedLoomError as problem:
                 manifest.failed(self.folder, str(problem))
                 raise
-            next(iter(parts.values())).save(self.folder / "model")
-            halted = {name: run.halted for name, run in parts.items() if run.halted is not None}
-            best = {name: run.best._asdict() for name, run in parts.items() if run.best is not None}
+            parts.main.save(self.folder / "model")
+            runs = parts.runs.items()
+            halted = {name: run.halted for name, run in runs if run.halted is not None}
+            best = {name: run.best._asdict() for name, run in runs if run.best is not None}
             manifest.finished(self.folder, halted, best)
-        return parts
+        return {**parts.runs, **parts.pooled}
 
     def folder_of(self, name: str, main: bool) -> Path:
         return folder_of(self.folder, name, main)
@@ -155,15 +163,15 @@ class Job:
         self.file = self.file.of_rows(data.train.size)
         return data
 
-    def _begin(self, data: Federated, parts: Mapping[str, Run]) -> Manifest:
+    def _begin(self, data: Federated, parts: Parts) -> Manifest:
         begun = Manifest.read(self.folder)
         if begun is not None:
             return begun
         write_text(self.folder / "run.toml", self.file.to_toml(), SHARED)
         if data.cut is not None:
             data.cut.save(self.folder / "partition.json")
-        loss, (_, epochs) = next(iter(parts.values())).task.loss, length_of(self.file, data)
-        return Manifest.begun(self.file, data, list(parts), self.folder, epochs, loss)
+        loss, (_, epochs) = parts.main.task.loss, length_of(self.file, data)
+        return Manifest.begun(self.file, data, parts.names, self.folder, epochs, loss)
 
     def _meet(self) -> None:
         """From here on the folder is as all ranks find it."""
@@ -182,12 +190,18 @@ class Job:
             self.watcher.part(name, self.file.rounds, run.round, run.headline)
             try:
                 part.train()
+                part.finish(contributions.wanted(self.file, run) if main else False)
             finally:
                 self.watcher.end()
 
     def stop(self) -> None:
         """Stop after the round that is going on, and save it."""
         self._stop = True
+
+    @property
+    def is_asked_to_stop(self) -> bool:
+        """Whether somebody asked this process to stop."""
+        return self._stop
 
     @property
     def stopping(self) -> bool:
@@ -276,6 +290,24 @@ class JobRun(Callback):
                     self._save()
         finally:
             self._ledger()
+
+    def finish(self, replaced: bool) -> None:
+        """Judge what came of it: predictions of the test rows, and intervals of the metrics.
+        `replaced`: also with each silo's embedding replaced by its mean."""
+        found = self.run.predictions(self.job.file.evaluation.rows)
+        if found is not None:
+            self._judge(found, replaced)
+
+    def _judge(self, found: Predictions, replaced: bool) -> None:
+        if replaced:
+            found = replace(found, without=contributions.replaced(self.run))
+        found.save(self.folder)
+        judged, ends = result_of(self.run.records), found.intervals()
+        self.run.records = [
+            replace(record, intervals=ends if record is judged else None)
+            for record in self.run.records
+        ]
+        self._rewrite()
 
     def _fit(self, rounds: int) -> None:
         try:

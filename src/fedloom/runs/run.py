@@ -41,6 +41,7 @@ from ..models.task import Task
 from ..models.threshold import HALF, Threshold
 from ..records.metrics import HEADLINE, Metrics
 from ..records.own_metrics import MetricLike, chosen_metrics
+from ..records.predictions import Predictions
 from ..records.record import Record
 from ..records.snapshot import Snapshot
 from ..records.thresholds import check_rows
@@ -303,6 +304,10 @@ class Run:
         """Metrics of rows, chosen as in `predict`; means over silos that train alone. Where clients
         have models of their own, `local_...` is the mean over these."""
         return self._viewer.means(self._viewer.rows(rows))
+
+    def predictions(self, at_a_time: int | None = None) -> Predictions | None:
+        """What it says of the test rows, beside their labels; None where it cannot be judged."""
+        return None if self.test is None else self._viewer.predictions(self.test, at_a_time)
 
     @checked()
     def add_record(self, at_a_time: Annotated[int | None, at_least(1)] = None) -> Record:
