@@ -29,7 +29,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $(READY)
 
 demo: $(READY)
-	@echo "== demo: 442 patients, four organisations, one model; and three baselines"
+	@echo "== demo: 442 patients, four organisations, one model; and five baselines"
 	@rm -rf out/demo
 	@$(BIN)/fedloom run examples/diabetes.toml --out out/demo
 	@echo "== the command is $(BIN)/fedloom; activate it with: . $(BIN)/activate"

@@ -1,7 +1,8 @@
 """`python -m benchmarks.before_after BEFORE AFTER`: rounds of two checkouts, side by side.
 
 Each checkout has a process of its own, and they take turns, so that the cost of a change is
-separated from what else the machine does.
+separated from what else the machine does. On a busy machine, `--cpu-time --threads 1` counts
+seconds of the CPU.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -42,7 +44,7 @@ CASES: dict[str, Case] = {
 TURN = 0.3  # seconds of a turn, or one round
 
 
-def play(case: Case, threads: int) -> None:
+def play(case: Case, threads: int, clock: Callable[[], float]) -> None:
     """The worker's program: reads numbers of rounds to play, prints the seconds that they took."""
     from .rivals import rounds_of
 
@@ -52,20 +54,20 @@ def play(case: Case, threads: int) -> None:
         play_round()
     print("ready", flush=True)
     for line in sys.stdin:
-        began = time.perf_counter()
+        began = clock()
         for _ in range(int(line)):
             play_round()
-        print(time.perf_counter() - began, flush=True)
+        print(clock() - began, flush=True)
 
 
 class Worker:
     """A worker process of one checkout."""
 
-    def __init__(self, checkout: Path, case: str, threads: int):
+    def __init__(self, checkout: Path, case: str, threads: int, cpu: bool):
         command = [sys.executable, "-m", "benchmarks.before_after", "--play", case]
         path = os.pathsep.join([str(checkout / "src"), str(HERE)])
         self._process = subprocess.Popen(
-            [*command, "--threads", str(threads)],
+            [*command, "--threads", str(threads), *(["--cpu-time"] if cpu else [])],
             cwd=HERE,
             env={**os.environ, "PYTHONPATH": path},
             stdin=subprocess.PIPE,
@@ -90,9 +92,11 @@ class Worker:
         self._process.wait(60)
 
 
-def compare(checkouts: list[Path], case: str, seconds: float, threads: int) -> list[list[float]]:
+def compare(
+    checkouts: list[Path], case: str, seconds: float, threads: int, cpu: bool
+) -> list[list[float]]:
     """Seconds of a round in each turn, by checkout."""
-    workers = [Worker(checkout, case, threads) for checkout in checkouts]
+    workers = [Worker(checkout, case, threads, cpu) for checkout in checkouts]
     try:
         for worker in workers:
             worker.wait()
@@ -116,10 +120,14 @@ def main() -> None:
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--seconds", type=float, default=8, help="for each case")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument(
+        "--cpu-time", action="store_true", help="seconds of the CPU, of all threads"
+    )
     parser.add_argument("--play", choices=CASES, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.play:
-        return play(CASES[args.play], args.threads)
+        clock = time.process_time if args.cpu_time else time.perf_counter
+        return play(CASES[args.play], args.threads, clock)
     if args.before is None:
         parser.error("which checkout to compare with?")
     checkouts = [path.resolve() for path in (args.before, *args.after)]
@@ -127,7 +135,7 @@ def main() -> None:
     print(machine())
     print("| case | checkout | best | of the first | median of the first |\n|---|---|---|---|---|")
     for case in args.cases:
-        taken = compare(checkouts, case, args.seconds, args.threads)
+        taken = compare(checkouts, case, args.seconds, args.threads, args.cpu_time)
         for checkout, times in zip(checkouts, taken, strict=True):
             ratio = min(times) / min(taken[0])
             median = statistics.median(a / b for a, b in zip(times, taken[0], strict=True))

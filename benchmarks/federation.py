@@ -1,7 +1,7 @@
 """`python -m benchmarks.federation`: the cost of real parties, on loopback with mutual TLS.
 
-A round of TDCD beside a bare exchange of the same bytes (bare.py), large models, many clients. In
-both cases parties are processes on one machine; the two take turns.
+A round of TDCD beside an exchange of the same bytes over plain gRPC (grpc_baseline.py), large
+models, many clients. In both cases parties are processes on one machine; the two take turns.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def seconds_of(rehearsal: Rehearsal, hub: Party) -> list[float]:
 def exchanged(
     module: str, rehearsal: Rehearsal, run: Run, sizes: Mapping[str, int], rounds: int
 ) -> list[float]:
-    """Exchange the same bytes in the same pattern by the module `bare` or `links`; returns the
-    seconds of each round at the first hub."""
+    """Exchange the same bytes in the same pattern by the module `grpc_baseline` or `links`;
+    returns the seconds of each round at the first hub."""
     silos = run.placement.topology.silos
     plan = {
         "rounds": rounds,
@@ -139,18 +139,18 @@ def small(rounds: int) -> list[str]:
 def compared(
     what: str, rehearsal: Rehearsal, run: Run, sizes: Mapping[str, int], rounds: int, wanted: str
 ) -> str:
-    """Compare FedLoom's links with the bare exchange, in turn; the better of two measurements."""
-    seconds: dict[str, list[float]] = {"links": [], "bare": []}
+    """Compare FedLoom's links with plain gRPC, in turn; the better of two measurements."""
+    seconds: dict[str, list[float]] = {"links": [], "grpc_baseline": []}
     for _ in range(2):
         for module, times in seconds.items():
             warm = min(WARM, rounds // 4)
             times.append(statistics.mean(exchanged(module, rehearsal, run, sizes, rounds)[warm:]))
-    links, bare = min(seconds["links"]), min(seconds["bare"])
+    links, baseline = min(seconds["links"]), min(seconds["grpc_baseline"])
     clients = len(run.placement.topology.of(run.placement.topology.silos[0]))
     moved = clients * (sizes["model"] + sizes["update"]) / 1e6
-    rate = f" ({moved / links:.0f} and {moved / bare:.0f} MB/s a hub)" if moved > 1 else ""
-    cells = f"{1e3 * links:.1f} ms a round, bare {1e3 * bare:.1f} ms{rate}"
-    return f"| {what} | {cells}: **{links / bare:.2f}** | {wanted} |"
+    rate = f" ({moved / links:.0f} and {moved / baseline:.0f} MB/s a hub)" if moved > 1 else ""
+    cells = f"{1e3 * links:.1f} ms a round, plain gRPC {1e3 * baseline:.1f} ms{rate}"
+    return f"| {what} | {cells}: **{links / baseline:.2f}** | {wanted} |"
 
 
 def large(rounds: int) -> list[str]:

@@ -1,5 +1,5 @@
-"""The pattern of bare.py through FedLoom's links, without local work: it shows the cost of frames,
-checks and exactly-once delivery. Same arguments, same output."""
+"""The pattern of grpc_baseline.py through FedLoom's links, without local work: it shows the cost of
+frames, checks and exactly-once delivery. Same arguments, same output."""
 
 from __future__ import annotations
 

@@ -185,12 +185,12 @@ def test_without_a_top_the_gradient_is_the_label(algorithm, monkeypatch):
     seen = {}
     send = run.fed._send
 
-    def look(key, kind, source, to, payload):
+    def record(key, kind, source, to, payload):
         if kind.name == "hub-cut-gradient" and isinstance(payload, Rows):
             seen[to] = payload
         send(key, kind, source, to, payload)
 
-    monkeypatch.setattr(type(run.fed), "_send", lambda self, *args: look(*args))
+    monkeypatch.setattr(type(run.fed), "_send", lambda self, *args: record(*args))
     run.fit(1)
     ids = run.fed.streams.common("minibatch", 0, 0).sample(run.placement.size, 12)
     assert set(seen) == {"birch", "cedar"}
@@ -257,12 +257,12 @@ def test_rows_spread_to_a_hub_are_checked_as_its_own():
     run = Run(SplitNN(batch=9), task(head=True), placement(), engine="reference")
     fed, kind = run.fed, Kind("slopes", "a test", "embedding")
     fed.begin(0)
-    fed.spread(kind, fed.at("ash", slopes, fed.part), frm="ash")
+    fed.spread(kind, fed.at("ash", gradients, fed.part), frm="ash")
     with pytest.raises(ProtocolError, match="slopes from hub ash has rows of shape"):
         fed.spread(kind, fed.at("ash", all_as_wide, fed.part), frm="ash")
 
 
-def slopes(part):
+def gradients(part):
     return {
         j: Rows(torch.zeros(2, wide), torch.ones(2).bool()) for j, wide in part.shapes.width.items()
     }

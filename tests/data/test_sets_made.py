@@ -11,9 +11,9 @@ import torch
 import fedloom.data.datasets  # noqa: F401
 from fedloom.core.errors import DataError, SettingError
 from fedloom.data.catalog import load
-from fedloom.data.datasets.cifar10 import PARTS
 from fedloom.data.datasets.common import moments, split_groups, standardise
-from fedloom.data.datasets.idx import NAMES, read_idx
+from fedloom.data.datasets.images.cifar10 import PARTS
+from fedloom.data.datasets.images.idx import NAMES, read_idx
 
 DRAW = np.random.default_rng(7)
 

@@ -42,7 +42,7 @@ def check(made, party, capsys, *options):
     capsys.readouterr()
     code = main([*words, *options, "--json"])
     findings = json.loads(capsys.readouterr().out)
-    return code, {finding["what"]: (finding["good"], finding["told"]) for finding in findings}
+    return code, {finding["what"]: (finding["good"], finding["message"]) for finding in findings}
 
 
 def test_a_party_that_is_ready(prepared, capsys):
@@ -61,7 +61,7 @@ def test_a_party_that_is_ready(prepared, capsys):
 
 
 @pytest.mark.parametrize(
-    ("ahead", "good", "told"),
+    ("ahead", "good", "message"),
     [
         (0.0, True, r"0\.\d s (ahead of|behind) ours"),
         (20.0, None, r"(19|20)\.\d s ahead of ours"),
@@ -69,12 +69,12 @@ def test_a_party_that_is_ready(prepared, capsys):
         (-400.0, False, r"(399|400)\.\d s behind ours: one of us will refuse new certificates"),
     ],
 )
-def test_clocks_are_compared(prepared, capsys, ahead, good, told):
+def test_clocks_are_compared(prepared, capsys, ahead, good, message):
     prepared.hub._peering.clock = lambda: time.time() + ahead
     code, findings = check(prepared, ONE, capsys)
     assert code == (2 if good is False else 0)
     assert findings["clock of a"][0] is good
-    assert re.fullmatch(told, findings["clock of a"][1])
+    assert re.fullmatch(message, findings["clock of a"][1])
 
 
 def test_a_certificate_that_is_over_by_the_other_clock(prepared, capsys):

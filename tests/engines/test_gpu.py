@@ -83,10 +83,10 @@ def test_kernels_of_grouped_convolutions(kernels, layer, kind, close):
     x, weight = (a.to("cuda", getattr(torch, kind)) for a in (x, weight))
     settings = [stride, stride], [padding, padding], [1, 1], False, [0, 0], 3
     exact = torch.ops.aten.convolution(x.double(), weight.double(), None, *settings)
-    slope = torch.randn(exact.shape, generator=draw).to(x)
-    given = slope.double(), x.double(), weight.double(), None, *settings, [True, True, False]
+    gradient = torch.randn(exact.shape, generator=draw).to(x)
+    given = gradient.double(), x.double(), weight.double(), None, *settings, [True, True, False]
     expected = (exact, *torch.ops.aten.convolution_backward(*given)[:2])
-    last = [a.contiguous(memory_format=torch.channels_last) for a in (slope, x, weight)]
+    last = [a.contiguous(memory_format=torch.channels_last) for a in (gradient, x, weight)]
     turned = weight.unflatten(0, (3, -1)).permute(0, 3, 4, 2, 1).contiguous()
     results = (
         kernels.forward(last[1], last[2], 3, stride, padding),

@@ -114,9 +114,9 @@ class TestPlaces:
 
     def test_there_is_no_looking_inside(self, fed):
         v = fed.at_hubs(number, fed.part)
-        for look in (bool, iter, len, float, lambda v: v + 1, lambda v: v[0], lambda v: v == 1):
+        for read in (bool, iter, len, float, lambda v: v + 1, lambda v: v[0], lambda v: v == 1):
             with pytest.raises(PlacementError, match="cannot read a placed value"):
-                look(v)
+                read(v)
 
     def test_an_unknown_silo(self, fed):
         with pytest.raises(PlacementError, match="there is no silo oak"):

@@ -57,13 +57,13 @@ def main():
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     ways = (lambda one: None, a_byte, lambda one: one.send(b"GET / HTTP/1.0\r\n"))
     crowds = [Crowd(port, count, say) for count, say in zip(counts, ways, strict=True)]
-    told = False
+    announced = False
     while True:
         for crowd in crowds:
             crowd.go_on()
-        if not told and sum(len(crowd.been) for crowd in crowds) == sum(counts):
+        if not announced and sum(len(crowd.been) for crowd in crowds) == sum(counts):
             print("here", flush=True)
-            told = True
+            announced = True
         time.sleep(0.5)
 
 

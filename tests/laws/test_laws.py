@@ -83,9 +83,9 @@ def test_views_tell_each_party_its_own_and_no_more(rows):
             assert torch.equal(covered, torch.arange(rows.size))
         else:
             assert set(view.rows) == set(view.x) == {party}
-            mine = rows.shards()[party.silo][party.name]
-            assert np.array_equal(rows.ids[view.rows[party].numpy()], mine.ids)
-            assert torch.equal(view.x[party], mine.x)
+            own_rows = rows.shards()[party.silo][party.name]
+            assert np.array_equal(rows.ids[view.rows[party].numpy()], own_rows.ids)
+            assert torch.equal(view.x[party], own_rows.x)
 
 
 @given(st.integers(1, 60), st.integers(1, 60))
@@ -156,8 +156,8 @@ def test_gather_is_the_minibatch_and_scatter_after_it_the_identity(drawn, schedu
             there = schedule.answers(Moment(0), silo, rows.topology.clients[silo])
             owners = rows.owner[silo][flat]
             assert torch.equal(mask, torch.from_numpy(there)[owners])
-        for client, mine in back.items():
-            assert torch.equal(mine.value[mine.mask], own[client].x[own[client].mask])
+        for client, own_rows in back.items():
+            assert torch.equal(own_rows.value[own_rows.mask], own[client].x[own[client].mask])
         results.append((hubs, fed.record, list(fed.ledger)))
     first, *others = results
     for hubs, record, ledger in others:

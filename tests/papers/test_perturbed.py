@@ -73,7 +73,7 @@ SETTINGS = {"lr": LR, "batch": BATCH, "local_steps": Q, "privacy": NOISY}
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "slope"),
+    ("algorithm", "back_kind"),
     [
         (VAFL(**SETTINGS, group=3, prime=False), "own-slope"),
         (VAFL(**SETTINGS, group=3, prime=False, master="hub", labels_at="cedar"), "own-slope"),
@@ -83,11 +83,11 @@ SETTINGS = {"lr": LR, "batch": BATCH, "local_steps": Q, "privacy": NOISY}
     ],
     ids=["vafl", "vafl, elsewhere", "splitnn-async", "fedbcd", "fedbcd, in turn"],
 )
-def test_derivatives_that_come_back_go_through_the_perturbed_embedding(algorithm, slope):
+def test_derivatives_that_come_back_go_through_the_perturbed_embedding(algorithm, back_kind):
     seen, x, _ = listened(algorithm)
     assert set(seen) == set(x)
     for silo, gradient_rows in seen.items():
-        theta, sent, back = (gradient_rows[kind] for kind in ("model", "embedding", slope))
+        theta, sent, back = (gradient_rows[kind] for kind in ("model", "embedding", back_kind))
         noise, new = noise_in(sent, theta.block, x[silo]), gradient_rows["update"].block
         assert noise.std() > 0.3
 

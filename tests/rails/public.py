@@ -78,12 +78,12 @@ def of_name(name: str, value: Any) -> Iterator[str]:
         for member, method in sorted(vars(value).items()):
             if not member.startswith("_") and member not in own:
                 called = inspect.unwrap(getattr(method, "__func__", method))
-                told = (
+                parameters = (
                     f"({', '.join(inspect.signature(called).parameters)})"
                     if callable(called)
                     else ""
                 )
-                yield f"{name}.{member}{told}"
+                yield f"{name}.{member}{parameters}"
 
 
 def commands(top: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:

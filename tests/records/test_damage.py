@@ -13,8 +13,15 @@ from fedloom.core import tree
 from fedloom.core.errors import DataError
 from fedloom.core.topology import Client
 from fedloom.data.partition.partition import Cut, Partition, place
+from fedloom.data.tables.prepare import OneHot, Preparation, Scaled, SiloPreparation
 from fedloom.deployment.agreement.agreement import Agreement
-from fedloom.deployment.agreement.own_rows import read_rows, write_rows
+from fedloom.deployment.agreement.own_rows import (
+    preparation_beside,
+    read_preparation,
+    read_rows,
+    write_preparation,
+    write_rows,
+)
 from fedloom.deployment.agreement.shared_facts import SharedFacts
 from fedloom.records.checkpoint import load_checkpoint, save_checkpoint
 from fedloom.records.history import Checkpoints
@@ -88,7 +95,14 @@ def about_the_model(folder, made):
     return path, read
 
 
-KINDS = [checkpoint, rows, agreement, cut, weights, about_the_model]
+def preparation(folder, made):
+    steps = Scaled("income", 31.5, 2.5, True), OneHot("job", ("cook", "clerk"), True, False)
+    rows = folder / "rows.safetensors"
+    write_preparation(rows, Preparation({"a": SiloPreparation(steps)}, "binary", ("no", "yes")))
+    return preparation_beside(rows), lambda: ({}, read_preparation(rows))
+
+
+KINDS = [checkpoint, rows, agreement, cut, weights, about_the_model, preparation]
 
 
 def damages(whole, draw):
@@ -166,12 +180,12 @@ def test_the_last_checkpoints_are_kept(made, tmp_path):
 
 
 def test_the_one_before_takes_the_place_of_a_damaged_one(made, tmp_path):
-    kept, told = saved(tmp_path, made, 5, 10), []
+    kept, problems = saved(tmp_path, made, 5, 10), []
     path = kept.newest
     path.write_bytes(path.read_bytes()[:-1])
     again = Checkpoints(tmp_path)
-    assert again.latest(told.append).round == 5
-    assert [str(path) in str(problem) for problem in told] == [True]
+    assert again.latest(problems.append).round == 5
+    assert [str(path) in str(problem) for problem in problems] == [True]
     again.save(replace(made[1].snapshot(), round=6), [], 0.0)  # the damaged one is kept by no name
     for path in (kept.newest, kept.numbered(5)):
         load_checkpoint(path)

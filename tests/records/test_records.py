@@ -32,8 +32,8 @@ def test_records_come_back(tmp_path):
     write_records(path, [alone])
     append_record(path, ONE)
     assert read_records(path) == [alone, ONE]
-    told = json.loads(path.read_text().splitlines()[1])
-    assert not {"by_silo", "notes", "privacy"} & set(told)  # which it has none of
+    written = json.loads(path.read_text().splitlines()[1])
+    assert not {"by_silo", "notes", "privacy"} & set(written)  # which it has none of
 
 
 def test_a_line_cut_short_by_a_crash_is_left_out(tmp_path):
@@ -47,7 +47,7 @@ def test_a_line_cut_short_by_a_crash_is_left_out(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("losses", "told"),
+    ("losses", "expected"),
     [
         ([1.0], False),
         ([1.0, 0.5], False),
@@ -57,8 +57,8 @@ def test_a_line_cut_short_by_a_crash_is_left_out(tmp_path):
         ([0.0, 5.0, 0.0], False),
     ],
 )
-def test_a_loss_that_grew(losses, told):
-    assert grew([replace(ONE, train_loss=loss) for loss in losses]) is told
+def test_a_loss_that_grew(losses, expected):
+    assert grew([replace(ONE, train_loss=loss) for loss in losses]) is expected
 
 
 costs = st.dictionaries(st.sampled_from("abc"), st.integers(1, 3), max_size=3)

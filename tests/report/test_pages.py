@@ -15,6 +15,7 @@ import pytest
 
 from fedloom.report.compare import compare
 from fedloom.report.page import write_report
+from tests.report.test_judged import GOALS, folder_of
 from tests.report.test_report import lone, make, record, sweep
 
 BROWSER = next(
@@ -40,10 +41,10 @@ onload = () => {
       images: [...page.images].map(image => image.currentSrc.length > 0 && image.naturalWidth > 0),
     }
   })
-  const told = document.createElement("pre")
-  told.id = "found"
-  told.textContent = JSON.stringify(found)
-  document.body.append(told)
+  const report = document.createElement("pre")
+  report.id = "found"
+  report.textContent = JSON.stringify(found)
+  document.body.append(report)
 }
 </script>"""
 
@@ -69,15 +70,15 @@ def serve(tmp_path):
 def long_names(folder):
     """Names that no line has room for."""
     make(folder)
-    told = json.loads((folder / "manifest.json").read_text())
-    silos = told["data"]["silos"]
+    manifest = json.loads((folder / "manifest.json").read_text())
+    silos = manifest["data"]["silos"]
     silos["x" * 70] = silos.pop("insurer") | {
         "shape": [40],
         "columns": ["long_column_name" * 5] * 40,
     }
-    told |= {"title": "A_title_without_a_blank_" * 6, "notes": ["note" * 60]}
-    told["sources"] = {"a/long/path/" * 9: "c0ffee" * 11}
-    (folder / "manifest.json").write_text(json.dumps(told))
+    manifest |= {"title": "A_title_without_a_blank_" * 6, "notes": ["note" * 60]}
+    manifest["sources"] = {"a/long/path/" * 9: "c0ffee" * 11}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
     (folder / "run.toml").write_text(f"[data]\nname = {'x' * 400!r}\n")
     return folder
 
@@ -90,6 +91,7 @@ def test_nothing_is_wider_than_the_page(tmp_path, serve):
         write_report(lone(tmp_path / "lone")),
         write_report(long_names(tmp_path / "long")),
         write_report(make(tmp_path / "begun", parts={"tdcd": [record(0, 0.1)]}, finished=None)),
+        *(write_report(folder_of(goal, tmp_path / goal)) for goal in GOALS),
         compare(folders, tmp_path / "compare.png").with_suffix(".html"),
     ]
     frames = "".join(
@@ -105,8 +107,8 @@ def test_nothing_is_wider_than_the_page(tmp_path, serve):
         text=True,
         timeout=200,
     )
-    (told,) = re.findall('<pre id="found">(.*?)</pre>', ran.stdout, re.DOTALL)
-    found = json.loads(html.unescape(told))
+    (printed,) = re.findall('<pre id="found">(.*?)</pre>', ran.stdout, re.DOTALL)
+    found = json.loads(html.unescape(printed))
     assert [one["inner"] for one in found] == [*WIDTHS] * len(paths)
     for one in found:
         assert one["scroll"] <= one["inner"], one

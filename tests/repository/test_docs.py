@@ -243,6 +243,22 @@ def test_pages_name_files_that_there_are():
     assert [at for at in named if not any(path.endswith(f"/{at[1]}") for path in there)] == []
 
 
+def test_comments_name_files_that_there_are():
+    """As pages do; a benchmark of others is not ours."""
+    code = sorted((ROOT / "src").rglob("*.py"))
+    named = {
+        (path.name, file)
+        for path in code
+        for file in re.findall(r"(?<![\w/.-])(?:[\w-]+/)*[\w-]+\.py\b", path.read_text())
+        if not file.startswith("mimic3models/")
+    }
+    there = [
+        str(path) for name in ("src", "tests", "benchmarks") for path in (ROOT / name).rglob("*.py")
+    ]
+    assert len(named) > 50
+    assert [at for at in named if not any(path.endswith(f"/{at[1]}") for path in there)] == []
+
+
 @pytest.mark.parametrize(
     "page", ["README.md", "ARCHITECTURE.md", *sorted(map(str, ROOT.glob("docs/*.md")))]
 )

@@ -3,8 +3,10 @@ here is what else holds, such as the one file that knows the client axis."""
 
 import ast
 import importlib.util
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -71,6 +73,7 @@ def test_one_file_knows_the_client_axis():
 
 RUNS = """
 import sys
+import tomllib
 from pathlib import Path
 import torch
 import fedloom
@@ -242,3 +245,76 @@ def test_the_example_package_imports_what_is_promised(path):
         for name in node.names
         if name.name.startswith("fedloom")
     ]
+
+
+PRIVATE_HOMES = ("engines/execute", "engines/layers")
+PRIVATE_PARTS = re.compile(r"\btorch(?:\.\w+)*\._[a-zA-Z]\w*|\bfunctorch\b")
+
+
+def private_parts(code):
+    """Names of torch's private parts, however they are reached."""
+    found = set(PRIVATE_PARTS.findall(code))
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "torch":
+            found |= {f"{node.module}.{name.name}" for name in node.names if name.name[0] == "_"}
+    return found
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("torch._C._functorch.x()", {"torch._C._functorch"}),
+        ("from torch import _dynamo", {"torch._dynamo"}),
+        ("from torch.utils._python_dispatch import A", {"torch.utils._python_dispatch"}),
+        ("torch.func.grad(self._f)", set()),
+    ],
+)
+def test_private_parts_of_torch_are_seen_however_they_are_reached(code, found):
+    assert any(name.startswith(tuple(found)) for name in private_parts(code)) == bool(found)
+
+
+def test_private_parts_of_torch_are_in_two_packages():
+    users = {p.relative_to(ROOT).as_posix() for p in files(".") if private_parts(p.read_text())}
+    assert users, "nothing private is used any more: delete this test"
+    assert [path for path in users if not path.startswith(PRIVATE_HOMES)] == []
+
+
+# What the docstrings of packages say of their imports
+
+LAYERS = tomllib.loads((ROOT.parents[1] / "pyproject.toml").read_text())["tool"]["importlinter"][
+    "contracts"
+][0]["layers"]
+BELOW = {
+    name: {other for layer in LAYERS[at + 1 :] for other in layer.split(" | ")}
+    for at, layer in enumerate(LAYERS)
+    for name in layer.split(" | ")
+}
+TOP_PACKAGES = sorted(path.parent for path in files(".") if path.parent.parent == ROOT)
+
+
+def imported_packages(folder):
+    """FedLoom's packages that the modules of a top-level package import."""
+    found = set()
+    for path in folder.rglob("*.py"):
+        package = ["fedloom", *path.relative_to(ROOT).parent.parts]
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                base = package[: len(package) - node.level + 1] if node.level else []
+                base = [*base, *(node.module or "").split(".")]
+                named = [[*base, name.name] for name in node.names]
+            elif isinstance(node, ast.Import):
+                named = [name.name.split(".") for name in node.names]
+            else:
+                continue
+            found |= {parts[1] for parts in named if parts[0] == "fedloom"}
+    return {name for name in found if (ROOT / name).is_dir()} - {folder.name}
+
+
+@pytest.mark.parametrize("folder", sorted(set(TOP_PACKAGES)), ids=lambda folder: folder.name)
+def test_a_package_imports_what_its_docstring_says(folder):
+    said = ast.get_docstring(ast.parse((folder / "__init__.py").read_text()))
+    said = said.partition("May import:")[2].replace("\n", " ")
+    assert said, "a package's docstring says what it may import"
+    known = {name for name in BELOW if re.search(rf"\b{name}\b", said)}
+    allowed = BELOW[folder.name] if "everything" in said else known
+    assert imported_packages(folder) <= allowed

@@ -3,6 +3,7 @@
 import importlib.metadata
 import re
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import yaml
@@ -73,3 +74,14 @@ def test_the_changelog_has_versions_and_the_usual_sections():
         assert found
         assert len(set(found)) == len(found)
         assert set(found) <= set(kinds)
+
+
+def test_files_and_folders_of_the_code_are_small():
+    """What CONTRIBUTING says of files, and no folder that one has to search."""
+    paths = list((ROOT / "src").rglob("*.py"))
+    long = {path.name: n for path in paths if (n := len(path.read_text().splitlines())) > 400}
+    assert not long
+    crowded = {
+        folder.name for folder, n in Counter(path.parent for path in paths).items() if n > 19
+    }
+    assert not crowded

@@ -121,8 +121,8 @@ def test_an_example_runs_without_the_repository(installed, tmp_path):
     assert python(command, "--version", cwd=tmp_path).split() == ["fedloom", fedloom.__version__]
     python(command, "example", "diabetes", cwd=tmp_path)
     short = ["--set", "algorithm.rounds=4", "--set", "evaluation.baselines=[]"]
-    told = python(command, "run", "diabetes.toml", *short, cwd=tmp_path)
-    assert "tdcd" in told
+    printed = python(command, "run", "diabetes.toml", *short, cwd=tmp_path)
+    assert "tdcd" in printed
     assert (tmp_path / "runs/diabetes/report.html").is_file()
     assert len((tmp_path / "runs/diabetes/records.jsonl").read_text().splitlines()) == 2
 
@@ -141,8 +141,8 @@ def test_without_extras_an_example_runs_and_the_report_is_left_out(alone, tmp_pa
         )
 
     modules = {module for brings in EXTRAS.values() for module in brings} - {"jinja2"}  # torch's
-    looked = f"from importlib.util import find_spec; print(*filter(find_spec, {sorted(modules)}))"
-    assert run(alone / "python", "-c", looked).stdout == "\n"
+    code = f"from importlib.util import find_spec; print(*filter(find_spec, {sorted(modules)}))"
+    assert run(alone / "python", "-c", code).stdout == "\n"
 
     assert run(alone / "fedloom", "example", "synthetic").returncode == 0
     trained = run(alone / "fedloom", "run", "synthetic.toml", "--set", "algorithm.rounds=4")

@@ -102,7 +102,7 @@ def test_what_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "error"),
     [
         ({"model": "cnn"}, "wants images"),
         ({"model": "mlp"}, "needs 'hidden'"),
@@ -112,8 +112,8 @@ def test_what_is_refused(tmp_path):
         ({"model": "linaer"}, "did you mean 'linear'"),
     ],
 )
-def test_models_that_do_not_fit(settings, told):
-    with pytest.raises((errors.ModelError, errors.SettingError), match=told):
+def test_models_that_do_not_fit(settings, error):
+    with pytest.raises((errors.ModelError, errors.SettingError), match=error):
         Task.of(data(), **settings)
 
 

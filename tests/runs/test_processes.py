@@ -18,8 +18,8 @@ def start(tmp_path):
     made = []
 
     def call(*words, **env):
-        told = {**os.environ, "OMP_NUM_THREADS": "1", **env}
-        made.append(Started(words, told, tmp_path / "log"))
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", **env}
+        made.append(Started(words, environment, tmp_path / "log"))
         return made[-1]
 
     yield call
@@ -32,9 +32,9 @@ def test_they_are_the_command(start, tmp_path):
     """Exit codes, and what is printed, one after the other."""
     assert start("list").wait(WITHIN) == 0
     assert start("run", str(tmp_path / "no.toml")).wait(WITHIN) != 0
-    told = (tmp_path / "log").read_text()
-    assert told.startswith("algorithms")
-    assert "no.toml" in told.splitlines()[-1]
+    log = (tmp_path / "log").read_text()
+    assert log.startswith("algorithms")
+    assert "no.toml" in log.splitlines()[-1]
 
 
 def test_each_has_the_environment_that_it_is_given(start, tmp_path):

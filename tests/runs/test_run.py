@@ -20,10 +20,10 @@ def run(engine="stacked", **options):
 
 @ENGINES
 def test_going_back_books_nothing_twice(engine):
-    mine = run(engine).fit(2)
-    middle = mine.snapshot()
-    straight = list(mine.fit(4).ledger)
-    assert list(mine.restore(middle).fit(4).ledger) == straight
+    trained = run(engine).fit(2)
+    middle = trained.snapshot()
+    straight = list(trained.fit(4).ledger)
+    assert list(trained.restore(middle).fit(4).ledger) == straight
     assert [entry.round for entry in middle.ledger] == [0] * 5 + [1] * 5  # left alone
 
 
@@ -40,20 +40,20 @@ def test_a_resumed_runs_record_replays(engine):
 @ENGINES
 def test_after_an_interruption_in_mid_round_it_goes_on_cleanly(engine, monkeypatch):
     straight = run(engine).fit(3)
-    mine = run(engine).fit(1)
-    real = mine.fed.exchange
+    trained = run(engine).fit(1)
+    real = trained.fed.exchange
 
     def interrupted(*args):
         real(*args)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(mine.fed, "exchange", interrupted)
+    monkeypatch.setattr(trained.fed, "exchange", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        mine.fit(3)
-    assert mine.round == 1
-    mine.fit(3)
-    assert list(mine.ledger) == list(straight.ledger)
-    a, b = (ALGORITHM.blocks(r.fed, r.state) for r in (mine, straight))
+        trained.fit(3)
+    assert trained.round == 1
+    trained.fit(3)
+    assert list(trained.ledger) == list(straight.ledger)
+    a, b = (ALGORITHM.blocks(r.fed, r.state) for r in (trained, straight))
     assert tree.largest_difference(a, b) == 0.0
 
 
@@ -85,10 +85,10 @@ def test_sums_over_many_clients_in_single_precision():
     x = {"a": torch.zeros(400, 3)}
     rows, once = partition(x, torch.zeros(400), {"a": 400}), TDCD(batch=None, local_steps=1)
     for options in ({"chunk": 1}, {"chunk": 7}, {}, {"engine": "reference"}):
-        mine = Run(once, Task({"a": linear(3, bias=False)}, "squared"), rows, **options)
-        before = mine.fed.parts.value["a"].initial(mine.fed.streams).block["weight"]
-        mine.fit(2)
-        assert torch.equal(mine.export("a").weight, before)
+        trained = Run(once, Task({"a": linear(3, bias=False)}, "squared"), rows, **options)
+        before = trained.fed.parts.value["a"].initial(trained.fed.streams).block["weight"]
+        trained.fit(2)
+        assert torch.equal(trained.export("a").weight, before)
 
 
 def test_placing_many_clients_is_work_in_proportion(interpreted):
@@ -100,8 +100,8 @@ def test_placing_many_clients_is_work_in_proportion(interpreted):
 
 def test_lone_silos_that_are_combined_predict_once():
     for combined, hubs in ((True, 1), (False, 3)):
-        mine = Run(Alone(batch=9, combined=combined), task(), placement()).fit(1)
-        assert len(mine._viewer.scores(mine.placement)) == hubs
+        trained = Run(Alone(batch=9, combined=combined), task(), placement()).fit(1)
+        assert len(trained._viewer.scores(trained.placement)) == hubs
 
 
 def test_streams():
@@ -144,50 +144,53 @@ def right(scores, labels):
 
 
 def test_predict_and_evaluate_take_the_same_rows(iris):
-    data, mine = iris
+    data, trained = iris
     for rows, placed in (
         ((), data.test),
         (("test",), data.test),
         (("train",), data.train),
         ((data.train,), data.train),
     ):
-        scores = mine.predict(*rows)
-        assert torch.equal(scores, mine.predict(placed))
-        assert mine.evaluate(*rows)["accuracy"] == right(scores, placed.labels())
-    assert mine.loss() == mine.loss("train") == mine.loss(data.train)
-    assert mine.loss("test") == mine.loss(data.test) != mine.loss()
+        scores = trained.predict(*rows)
+        assert torch.equal(scores, trained.predict(placed))
+        assert trained.evaluate(*rows)["accuracy"] == right(scores, placed.labels())
+    assert trained.loss() == trained.loss("train") == trained.loss(data.train)
+    assert trained.loss("test") == trained.loss(data.test) != trained.loss()
 
 
 def test_all_rows_and_some_of_them_are_in_the_order_of_their_ids(iris):
-    data, mine = iris
-    scores, whole = mine.predict("all"), data.train.joined(data.test)
+    data, trained = iris
+    scores, whole = trained.predict("all"), data.train.joined(data.test)
     assert whole.ids.tolist() == sorted([*data.train.ids.tolist(), *data.test.ids.tolist()])
     of = dict(zip(whole.ids.tolist(), scores, strict=True))
-    assert torch.equal(torch.stack([of[one] for one in data.test.ids.tolist()]), mine.predict())
-    assert mine.evaluate("all")["accuracy"] == right(scores, whole.labels())
+    assert torch.equal(torch.stack([of[one] for one in data.test.ids.tolist()]), trained.predict())
+    assert trained.evaluate("all")["accuracy"] == right(scores, whole.labels())
     numbers = [40, 3, 77]
     for rows in (numbers, torch.tensor(numbers), np.array(numbers), np.isin(range(150), numbers)):
-        assert torch.equal(mine.predict(rows), scores[sorted(numbers)])
-    assert mine.evaluate(numbers)["accuracy"] == right(
+        assert torch.equal(trained.predict(rows), scores[sorted(numbers)])
+    assert trained.evaluate(numbers)["accuracy"] == right(
         scores[sorted(numbers)], whole.labels()[sorted(numbers)]
     )
-    assert torch.equal(mine.predict("all", at_a_time=7), scores)
+    assert torch.equal(trained.predict("all", at_a_time=7), scores)
 
 
 def test_a_placement_alone_has_no_test_rows():
-    mine = run().fit(1)
-    assert torch.equal(mine.predict(), mine.predict("train"))
-    assert torch.equal(mine.predict("all"), mine.predict())
-    for asked in (mine.evaluate, lambda: mine.predict("test"), lambda: mine.loss("test")):
+    trained = run().fit(1)
+    assert torch.equal(trained.predict(), trained.predict("train"))
+    assert torch.equal(trained.predict("all"), trained.predict())
+    for asked in (trained.evaluate, lambda: trained.predict("test"), lambda: trained.loss("test")):
         with pytest.raises(SettingError, match=r"there are no test rows: choose others \(rows='tr"):
             asked()
-    assert mine.evaluate("train")["accuracy"] > 0
+    assert trained.evaluate("train")["accuracy"] > 0
 
 
 @pytest.mark.parametrize(
-    ("rows", "told"),
+    ("rows", "error"),
     [
-        ("tests", 'rows: .test., .train., .all., a placement or numbers of .* not "tests"'),
+        (
+            "tests",
+            'rows: .test., .train., .validation., .all., a placement or numbers of .* not "tests"',
+        ),
         (7, "a placement or numbers of rows are expected, not 7"),
         ([0.5], "numbers of rows are expected, not a list"),
         ([1, 1], "a number is there twice"),
@@ -197,17 +200,17 @@ def test_a_placement_alone_has_no_test_rows():
         ([[1]], "numbers of rows are expected"),
     ],
 )
-def test_rows_that_cannot_be_chosen(iris, rows, told):
+def test_rows_that_cannot_be_chosen(iris, rows, error):
     for asked in (iris[1].predict, iris[1].evaluate, iris[1].loss):
-        with pytest.raises(SettingError, match=told):
+        with pytest.raises(SettingError, match=error):
             asked(rows)
 
 
 def test_a_run_shows_its_last_loss_and_of_which_round():
-    mine = run()
-    assert repr(mine) == "<Run of TDCD, 3 silos, round 0>"
-    mine.fit(2, every=2)
-    last = f"{mine.records[-1].train_loss:.4g}"
-    assert repr(mine) == f"<Run of TDCD, 3 silos, round 2, loss {last} (round 2)>"
-    mine.fit(5)
-    assert repr(mine) == f"<Run of TDCD, 3 silos, round 5, loss {last} (round 2)>"
+    trained = run()
+    assert repr(trained) == "<Run of TDCD, 3 silos, round 0>"
+    trained.fit(2, every=2)
+    last = f"{trained.records[-1].train_loss:.4g}"
+    assert repr(trained) == f"<Run of TDCD, 3 silos, round 2, loss {last} (round 2)>"
+    trained.fit(5)
+    assert repr(trained) == f"<Run of TDCD, 3 silos, round 5, loss {last} (round 2)>"

@@ -33,7 +33,8 @@ from ..data.placement import Placement
 from ..fabric.kinds import Kind
 from ..fabric.verbs import Fabric
 from ..models.block import Params
-from ..models.task import Part, Task, Theta, join_head, split_head
+from ..models.joint import join_head, split_head
+from ..models.task import Part, Task, Theta
 from .central import Parts, to_all
 from .contract import NOWHERE, Step
 from .shared import local

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from ..algorithms.verification.costs import cost
 from ..config.runfile import RunFile
 from ..core.errors import SettingError
-from ..runs.build import build_data, build_parts
+from ..models.losses.choose import described
+from ..models.losses.weights import in_words
+from ..runs.build import build_data
+from ..runs.job import length_of
+from ..runs.parts import all_parts
 from . import common
+from .progress import length
 
 
 def add(verbs: common.Verbs) -> None:
@@ -39,20 +45,25 @@ def act(chosen: argparse.Namespace) -> None:
         _check_party(file, chosen.party, chosen.json)
         return
     data = build_data(file)
-    parts = build_parts(file, data)
-    run = next(iter(parts.values()))
+    parts = all_parts(file, data)
+    run = parts.main
     summary = data.summary()
     weights = run.facts().model
+    promises = run.algorithm.promises()
     total = cost(run.algorithm, run.facts())
     sent = {tier: sum(b for line, (_, b) in total.items() if line.tier == tier) for tier in TIERS}
     if chosen.json:
-        facts = {"data": summary, "notes": list(data.notes), "parts": list(parts)}
+        facts: dict[str, Any] = {"data": summary, "notes": list(data.notes)}
+        facts["parts"] = parts.names
         facts["without_rows"] = [str(client) for client in data.idle]
-        facts["privacy"] = run.algorithm.promises()
+        facts["loss"] = described(run.task.loss)
+        facts["privacy"] = promises
+        facts["rounds"], facts["epochs"] = length_of(file, data)
         common.print_json({**facts, "model_bytes": dict(weights), "round_bytes": sent})
         return
     rows = summary["rows"]
-    print(f"data: {data.name}, {rows['train']} training rows, {rows['test']} test rows")
+    held = f"{rows['validation']} validation rows, " if "validation" in rows else ""
+    print(f"data: {data.name}, {rows['train']} training rows, {held}{rows['test']} test rows")
     for note in data.notes:
         print(f"note: {note}")
     for line in [] if data.overlap is None else data.overlap.lines():
@@ -71,12 +82,14 @@ def act(chosen: argparse.Namespace) -> None:
             for silo, facts in summary["silos"].items()
         ],
     )
-    for line in run.algorithm.promises():
+    for line in (*in_words(getattr(run.task.loss, "class_weights", None), data), *promises):
         print(line)
     sizes = ", ".join(f"{common.human_bytes(sent[tier])} {words}" for tier, words in TIERS.items())
     if file.engine.name == "stacked":
         print(f"engine: {run.fed}")
-    print(f"a round sends at most {sizes}; {file.rounds} rounds; parts: {', '.join(parts)}")
+    rounds, epochs = length_of(file, data)
+    names = ", ".join(parts.names)
+    print(f"a round sends at most {sizes}; {length(rounds, epochs)}; parts: {names}")
     but = f", but without training rows: {data.without_rows}" if data.idle else ""
     print(f"{chosen.file}: sound{but}")
 
@@ -88,7 +101,7 @@ def _check_party(file: RunFile, path: Path, json: bool) -> None:
 
     findings = list(preflight(file, PartyFile.read(path)))
     if json:
-        common.print_json([{"what": f.what, "good": f.good, "told": f.message} for f in findings])
+        common.print_json([finding._asdict() for finding in findings])
     else:
         words = {True: "ok", None: "note", False: "bad"}
         rows = [(words[f.good], f.what, f.message) for f in findings]

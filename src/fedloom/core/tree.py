@@ -1,7 +1,7 @@
 """Trees of tensors: dicts, tuples and NamedTuples whose leaves are tensors or constants.
 
-Only this module uses torch's pytree. Leaves that are not tensors (a silo's part of the model, a
-label that is absent) are passed through unchanged.
+Leaves that are not tensors (a silo's part of the model, a label that is absent) are passed through
+unchanged.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 Tree = Any
 
@@ -102,11 +101,20 @@ def _filled(form: Form, tensors: Iterator[Tensor]) -> Tree:
 
 def axes(tree: Tree, axis: int | None) -> Tree:
     """`axis` for every tensor and None for every other leaf: vmap's in_dims."""
-    return pytree.tree_map(lambda a: axis if isinstance(a, Tensor) else None, tree)
+    if isinstance(tree, dict):
+        return {k: axes(a, axis) for k, a in tree.items()}
+    if isinstance(tree, tuple | list):
+        parts = [axes(a, axis) for a in tree]
+        return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
+    return axis if isinstance(tree, Tensor) else None
 
 
 def leaves(tree: Tree) -> list[Any]:
-    return pytree.tree_leaves(tree)
+    if isinstance(tree, dict):
+        return [leaf for part in tree.values() for leaf in leaves(part)]
+    if isinstance(tree, tuple | list):
+        return [leaf for part in tree for leaf in leaves(part)]
+    return [tree]
 
 
 def tensors(tree: Tree) -> list[Tensor]:
@@ -159,14 +167,8 @@ def _describe(form: Form, at: str, places: list[str], others: list[Any]) -> None
 
 def filled(like: Tree, tensors: Mapping[str, Tensor]) -> Tree:
     """The tree with other tensors, given by path; KeyError where one is missing."""
-    pairs, spec = pytree.tree_flatten_with_path(like)
-    return pytree.tree_unflatten(
-        [tensors[_text(path)] if isinstance(leaf, Tensor) else leaf for path, leaf in pairs], spec
-    )
-
-
-def _text(path: tuple[Any, ...]) -> str:
-    return "".join(str(key) for key in path)
+    _, form = apart(like)
+    return joined(form, [tensors[path] for path in described(form)[0]])
 
 
 def nbytes(tree: Tree) -> int:

@@ -1,17 +1,17 @@
 """Explain: every message that would leave every party in a round, found by a dry run.
 
-May import: everything below deployment.
+May import: everything below explain.
 """
 
-from .explanation import UNPROTECTED, Explanation, MessageGroup, SentMessage, Work
+from .explanation import UNPROTECTED, Explanation, LocalWork, MessageGroup, SentMessage
 from .watch import explain, explain_algorithm
 
 __all__ = [
     "UNPROTECTED",
     "Explanation",
+    "LocalWork",
     "MessageGroup",
     "SentMessage",
-    "Work",
     "explain",
     "explain_algorithm",
 ]

@@ -10,7 +10,7 @@ from typing import Any
 from ..core.files import SHARED, write_bytes
 from ..core.topology import Client
 from ..report import style
-from .explanation import Explanation, MessageGroup, Work
+from .explanation import Explanation, LocalWork, MessageGroup
 from .lanes import Lane, Repeat, arrows, counted, lanes_of, place_of, repeats, shortened
 
 SILOS = 3  # that have lanes of their own
@@ -73,7 +73,7 @@ class _Sheet:
             self.y += 0.6 * ROW
         for step in part.turns[0]:
             self.y += ROW
-            if isinstance(step, Work):
+            if isinstance(step, LocalWork):
                 self._work(step)
             else:
                 self._move(step)
@@ -96,7 +96,7 @@ class _Sheet:
             )
         )
 
-    def _work(self, work: Work) -> None:
+    def _work(self, work: LocalWork) -> None:
         label = "1 step" if work.steps == 1 else f"{work.steps:,} steps"
         box = {"boxstyle": "round,pad=0.35", "facecolor": "white", "edgecolor": style.BLACK}
         for place in work.places:

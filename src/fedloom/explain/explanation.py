@@ -35,7 +35,7 @@ class SentMessage(NamedTuple):
     bytes: int
 
 
-class Work(NamedTuple):
+class LocalWork(NamedTuple):
     """Local steps after a move: at the clients of some silos, or at some hubs."""
 
     after: int
@@ -115,7 +115,7 @@ class Explanation:
     topology: Topology
     kinds: Mapping[int, Kind]  # by number of the move
     sent: tuple[SentMessage, ...]
-    work: tuple[Work, ...]
+    work: tuple[LocalWork, ...]
     protections: Mapping[str, str] = field(default_factory=dict)  # by kind
     promise: tuple[str, ...] = ()  # what is promised of noise, and what that rests on
     computable: tuple[str, ...] = ()  # what can be computed in this run from what is sent
@@ -162,7 +162,7 @@ class Explanation:
         sent = {message.move for message in self.sent}
         return {kind.name: kind.reveals for move, kind in self.kinds.items() if move in sent}
 
-    def steps(self) -> Iterator[list[MessageGroup] | Work]:
+    def steps(self) -> Iterator[list[MessageGroup] | LocalWork]:
         """Moves (all groups of one number) and local work, in order."""
         moves: dict[int, list[MessageGroup]] = {}
         for group in self.groups():

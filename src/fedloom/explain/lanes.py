@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from ..core.topology import SERVER, Client, Party
 from ..report.words import size
-from .explanation import Explanation, MessageGroup, Work
+from .explanation import Explanation, LocalWork, MessageGroup
 
-Step = list[MessageGroup] | Work
+DiagramStep = list[MessageGroup] | LocalWork
 
 NAME = 18  # characters of a lane's name
 
@@ -85,14 +85,14 @@ def counted(messages: int, bytes: int) -> str:
 class Repeat(NamedTuple):
     """Steps that come several times in a row: [turn][step]."""
 
-    turns: list[list[Step]]
+    turns: list[list[DiagramStep]]
 
     @property
     def times(self) -> int:
         return len(self.turns)
 
 
-def repeats(steps: Sequence[Step]) -> list[Repeat]:
+def repeats(steps: Sequence[DiagramStep]) -> list[Repeat]:
     """The steps of a round, with those that come again and again folded."""
     marks = [_mark(step) for step in steps]
     parts: list[Repeat] = []
@@ -128,9 +128,9 @@ def _joined(parts: Sequence[Repeat]) -> list[Repeat]:
     return joined
 
 
-def _mark(step: Step) -> Any:
+def _mark(step: DiagramStep) -> Any:
     """Equal for steps that look the same."""
-    if isinstance(step, Work):
+    if isinstance(step, LocalWork):
         return step._replace(after=0)
     return [
         (group.kind, group.direction, group.bytes, [(m.source, m.to) for m in group.sent])

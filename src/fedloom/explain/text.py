@@ -6,11 +6,11 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from ..core.topology import Client
-from .explanation import Explanation, MessageGroup, Work
+from .explanation import Explanation, LocalWork, MessageGroup
 from .lanes import Lane, Repeat, arrows, counted, lanes_of, place_of, repeats
 
 SILOS = 2  # that have lanes of their own
-WIDE = 100  # columns of what is told in sentences
+WIDE = 100  # columns of a line of sentences
 HEADER = ("move", "kind", "from", "to", "what", "messages", "bytes", "times", "protection")
 TO_THE_RIGHT = {0, 5, 6, 7}
 
@@ -49,9 +49,9 @@ def _table(explanation: Explanation, parts: Sequence[Repeat]) -> list[str]:
     rows: list[tuple[str, ...]] = [HEADER]
     for part in parts:
         for turns in zip(*part.turns, strict=True):
-            if not isinstance(turns[0], Work):
+            if not isinstance(turns[0], LocalWork):
                 for place, line in enumerate(turns[0]):
-                    again = [turn[place] for turn in turns if not isinstance(turn, Work)]
+                    again = [turn[place] for turn in turns if not isinstance(turn, LocalWork)]
                     rows.append((*_row(line, again), explanation.protection(line.kind)))
     wide = [max(len(row[column]) for row in rows) for column in range(len(HEADER))]
     lines = [
@@ -173,7 +173,7 @@ def _diagram(explanation: Explanation, parts: Sequence[Repeat]) -> list[str]:
             lines.append(f"{part.times} times:".ljust(len(canvas.row()), "."))
         for step in part.turns[0]:
             row = canvas.row()
-            if isinstance(step, Work):
+            if isinstance(step, LocalWork):
                 for place in step.places:
                     party = Client(place, "") if step.at_clients else place
                     lane = place_of(lanes, party)

@@ -24,9 +24,10 @@ from ..models.library import linear
 from ..models.task import Task
 from ..runs.loop import play
 from ..runs.run import Run
+from ..runs.stopping import Validated
 from ..transports.memory import MemoryTransport
 from .computable import computable
-from .explanation import Explanation, SentMessage, Shape, Work
+from .explanation import Explanation, LocalWork, SentMessage, Shape
 
 
 def explain(run: Run, schedule: Schedule | None = None) -> Explanation:
@@ -36,7 +37,7 @@ def explain(run: Run, schedule: Schedule | None = None) -> Explanation:
     watched = _Watched(
         run.task,
         run.shapes,
-        placement.view(parties),
+        run.rows.view(parties),
         hosted=parties,
         transport=_Listening(parties, notes),
         seed=fed.streams.seed,
@@ -44,7 +45,8 @@ def explain(run: Run, schedule: Schedule | None = None) -> Explanation:
         device=fed.device,
     )
     watched.notes = notes
-    for _ in play(watched, run.algorithm, 1):
+    played = run.played.each_round() if isinstance(run.played, Validated) else run.played
+    for _ in play(watched, played, 1):
         pass
     return Explanation(
         _name(run.algorithm),
@@ -90,7 +92,7 @@ class _Notes:
         self.kinds: dict[int, Kind] = {}
         self.directions: dict[int, Direction] = {}
         self.sent: list[SentMessage] = []
-        self.work: list[Work] = []
+        self.work: list[LocalWork] = []
 
     def message(self, message: Message) -> None:
         tier: Tier = "top"
@@ -149,15 +151,15 @@ class _Watched(PartyEngine):
 
     def at_clients(self, f: Local, *values: Placed, steps: int = 0) -> AtClients[Any]:
         if steps:
-            self.notes.work.append(Work(self.now.move, self.scope, True, steps))
+            self.notes.work.append(LocalWork(self.now.move, self.scope, True, steps))
         return super().at_clients(f, *values, steps=steps)
 
     def at_hubs(self, f: Local, *values: Placed, steps: int = 0) -> AtHubs[Any]:
         if steps:
-            self.notes.work.append(Work(self.now.move, self.scope, False, steps))
+            self.notes.work.append(LocalWork(self.now.move, self.scope, False, steps))
         return super().at_hubs(f, *values, steps=steps)
 
     def at(self, party: str, f: Local, *values: Placed, steps: int = 0) -> AtHubs[Any]:
         if steps:
-            self.notes.work.append(Work(self.now.move, (party,), False, steps))
+            self.notes.work.append(LocalWork(self.now.move, (party,), False, steps))
         return super().at(party, f, *values, steps=steps)

@@ -13,13 +13,20 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
-from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import UninitializedParameter
 
 from ..core.errors import ModelError
 from ..core.gradients import grad
 from .block import Block, Params
 
+DROPOUTS = (
+    nn.Dropout,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.Dropout3d,
+    nn.AlphaDropout,
+    nn.FeatureAlphaDropout,
+)
 _EVAL = "put it in eval mode before handing the module over"
 
 Fault = Callable[[nn.Module, Tensor], bool]
@@ -68,15 +75,20 @@ def check_block(block: Block, x: Tensor, dtype: torch.dtype, where: str) -> int:
     return out.shape[1]
 
 
+def under_vmap(f: Callable[..., Tensor], *args: Tensor) -> Tensor:
+    """f as an engine runs it: for several clients at once, here for one."""
+    return vmap(f)(*(a[None] for a in args))[0]
+
+
 def _check_layer(where: str, layer: nn.Module) -> None:
     """Refuse BatchNorm and dropout in train mode."""
     kind = type(layer).__name__
-    if isinstance(layer, _NormBase) and layer.track_running_stats and layer.training:
+    if getattr(layer, "track_running_stats", False) and layer.training:
         raise ModelError(
             f"{where} is {kind} in train mode: it mixes rows, and averaging its running statistics "
             f"over clients is undefined. Use nn.GroupNorm instead, or freeze it: {_EVAL}"
         )
-    rate = getattr(layer, "p" if isinstance(layer, nn.modules.dropout._DropoutNd) else "dropout", 0)
+    rate = getattr(layer, "p" if isinstance(layer, DROPOUTS) else "dropout", 0)
     if layer.training and isinstance(rate, float) and rate > 0:
         raise ModelError(
             f"{where} is {kind} with dropout {rate} in train mode: it draws from torch's global "

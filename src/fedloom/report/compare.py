@@ -17,6 +17,8 @@ from typing import Any
 
 from ..core.errors import DataError, nearest
 from ..core.extras import need
+from ..records.bootstrap import Resampled
+from ..records.predictions import Predictions
 from . import style, words
 from .curves import Axis, Curve, at, curve, drawn
 from .folder import RunFolder, read_run
@@ -30,18 +32,31 @@ MOST = 12  # curves that can be told apart
 @dataclass(frozen=True)
 class Group:
     """Runs of one setting; more than one where they differ in the seed. `label` names settings in
-    full, `short` by their last word where that is clear."""
+    full, `short` by their last word where that is clear. `part`: a baseline of theirs, in place of
+    the runs themselves."""
 
     label: str
     short: str
     runs: tuple[RunFolder, ...]
+    part: str | None = None
 
     @property
     def records(self) -> list[list[dict[str, Any]]]:
         """Of every run, only the rounds that all of them recorded."""
-        records = [run.records.get(run.main) or [] for run in self.runs]
+        records = [run.records.get(self.part or run.main) or [] for run in self.runs]
         common = set.intersection(*({record["round"] for record in run} for run in records))
         return [[record for record in run if record["round"] in common] for run in records]
+
+    @property
+    def results(self) -> list[dict[str, Any]]:
+        """What every run is judged by: the model that early stopping kept or, without, the last
+        round that all of them recorded."""
+        of_runs = [(run.result(self.part or run.main), records) for run, records in self._pairs]
+        return [kept if kept.get("best") is not None else own[-1] for kept, own in of_runs]
+
+    @property
+    def _pairs(self) -> list[tuple[RunFolder, list[dict[str, Any]]]]:
+        return [(run, own) for run, own in zip(self.runs, self.records, strict=True) if own]
 
 
 def compare(
@@ -57,9 +72,10 @@ def compare(
     groups = grouped(runs)
     if len(groups) > MOST:
         raise DataError(f"{len(groups)} curves are too many for one figure: at most {MOST}")
+    groups += pooled(runs)[: MOST - len(groups)]
     lines = {group.short: _curve(group, metric, axis) for group in groups}
     image = style.save(partial(drawn, lines, metric, axis), path)
-    rows = [_row(group, metric) for group in groups]
+    rows = _rows(groups, metric)
     path.with_suffix(".json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     with path.with_suffix(".csv").open("w", encoding="utf-8", newline="") as file:
         table = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
@@ -79,7 +95,7 @@ def compare_table(folders: Sequence[Path], metric: str | None = None) -> list[di
     """Final and best values, one row for each curve of `compare`."""
     runs = _read(folders)
     metric = _metric(runs, metric)
-    return [_row(group, metric) for group in grouped(runs)]
+    return _rows([*grouped(runs), *pooled(runs)], metric)
 
 
 def _read(folders: Sequence[Path]) -> list[RunFolder]:
@@ -132,6 +148,20 @@ def grouped(runs: Sequence[RunFolder]) -> list[Group]:
         for key, group in members.items()
     ]
     return _distinct(groups)
+
+
+def pooled(runs: Sequence[RunFolder]) -> list[Group]:
+    """The baselines on pooled rows that stand beside any of the runs. One that comes out the same
+    beside several (on the same rows, with the same settings) is there once."""
+    found: dict[str, Group] = {}
+    for run in runs:
+        for part, records in run.records.items():
+            if not records or not (records[-1].get("notes") or {}).get("pooled"):
+                continue
+            label = words.part_name(run, part)
+            group = Group(label, label, (run,), part)
+            found.setdefault(json.dumps([part, records[-1]["metrics"]]), group)
+    return _distinct(list(found.values()))
 
 
 def _distinct(groups: list[Group]) -> list[Group]:
@@ -214,13 +244,38 @@ def _defined(records: Sequence[Mapping[str, Any]], metric: str) -> list[float]:
     return [v for record in records if (v := words.value_of(record, metric)) is not None]
 
 
+def _rows(groups: Sequence[Group], metric: str) -> list[dict[str, Any]]:
+    """A row for each group. Single runs are judged against the first group, on the same resamples
+    of the same test rows."""
+    rows = [_row(group, metric) for group in groups]
+    first = _resampled(groups[0], metric)
+    for row, group in zip(rows, groups, strict=True):
+        own = None if group is groups[0] else _resampled(group, metric)
+        row["against_first"] = None
+        if own is not None and first is not None and own[0] == first[0]:
+            row["against_first"] = own[1].minus(first[1]).order(words.smaller_is_better(metric))
+    return rows
+
+
+def _resampled(group: Group, metric: str) -> tuple[str, Resampled] | None:
+    """Which rows a single run was judged on, and the metric on resamples of them."""
+    (run, *others) = group.runs
+    found = Predictions.read(run.folder_of(group.part or run.main))
+    if others or found is None or metric not in found.metrics:
+        return None
+    own = found.resampled([metric]).get(metric)
+    return None if own is None else (found.rows, own)
+
+
 def _row(group: Group, metric: str) -> dict[str, Any]:
     """Numbers of the last round that all runs of a group recorded, as their mean."""
     lasts = [records[-1] for records in group.records if records]
-    finals = _defined(lasts, metric)
+    results = group.results
+    finals = _defined(results, metric)
     bests = [best for records in group.records if (best := words.best(records, metric))]
     return {
         "label": group.label,
+        "baseline": group.part,
         "runs": len(group.runs),
         "seeds": [seed(run) for run in group.runs],
         "folders": [run.path.as_posix() for run in group.runs],
@@ -230,12 +285,19 @@ def _row(group: Group, metric: str) -> dict[str, Any]:
         "final": _mean(finals),
         "final_min": min(finals, default=None),
         "final_max": max(finals, default=None),
+        "interval": _interval(results, metric),
         "best": _mean([value for value, _ in bests]),
-        "train_loss": _mean(_defined(lasts, "train_loss")),
+        "train_loss": _mean(_defined(results, "train_loss")),
         "time": _mean([words.number(last.get("time")) for last in lasts]),
         "bytes_inside_silos": _mean([last["bytes"].get("bottom", 0) for last in lasts]),
         "bytes_between_hubs": _mean([last["bytes"].get("top", 0) for last in lasts]),
     }
+
+
+def _interval(lasts: Sequence[Mapping[str, Any]], metric: str) -> list[float] | None:
+    """The 95 % bootstrap interval of a single run's metric."""
+    found = (lasts[0].get("intervals") or {}).get(metric) if len(lasts) == 1 else None
+    return None if found is None else list(found)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -246,14 +308,18 @@ def _mean(values: Sequence[float | None]) -> float | None:
 def _shown(row: Mapping[str, Any]) -> dict[str, str]:
     """A row for people."""
     metric, several = row["metric"], row["runs"] > 1 and row["final"] is not None
+    nothing = dict.fromkeys(("rounds", "best", "bottom", "top"), words.DASH)
     return {
         "label": row["label"] + (f" (mean of {row['runs']} seeds)" if row["runs"] > 1 else ""),
         "status": "" if row["finished"] else "not finished",
         "rounds": f"{row['rounds']:,}",
         "final": words.show(metric, row["final"]),
-        "spread": words.spread(metric, [row["final_min"], row["final_max"]]) if several else "",
+        "spread": words.spread(metric, [row["final_min"], row["final_max"]])
+        if several
+        else words.between(metric, row["interval"]),
+        "against": row["against_first"] or words.DASH,
         "best": words.show(metric, row["best"]),
         "loss": words.show("train_loss", row["train_loss"]),
         "bottom": words.size(row["bytes_inside_silos"] or 0),
         "top": words.size(row["bytes_between_hubs"] or 0),
-    }
+    } | (nothing if row["baseline"] else {})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import compress
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
@@ -28,13 +28,15 @@ LABEL, ABOVE = 34, 60  # characters of a line in the legend, to the right of cur
 
 
 class Curve(NamedTuple):
-    """Points in order; `low` and `high` where there is a band around them. `note` says of what."""
+    """Points in order; `low` and `high` where there is a band around them. `note` says of what.
+    `level`: a value without rounds, a line across the figure."""
 
     x: list[float]
     y: list[float]
     low: list[float]
     high: list[float]
     note: str = ""
+    level: bool = False
 
     @property
     def banded(self) -> bool:
@@ -45,6 +47,14 @@ class Curve(NamedTuple):
         keep = [place > 0 for place in self.x]
         x, y, low, high = (list(compress(column, keep)) for column in self[:4])
         return Curve(x, y, low, high, self.note)
+
+    def across(self, curves: Iterable[Curve]) -> Curve:
+        """A level from where the others begin to where they end."""
+        places = [place for other in curves if not other.level for place in other.x]
+        if not self.level or not self.x or not places:
+            return self
+        y = [self.y[0], self.y[0]]
+        return self._replace(x=[min(places), max(places)], y=y, low=y, high=y)
 
 
 def at(record: Mapping[str, Any], axis: Axis) -> float | None:
@@ -57,6 +67,10 @@ def at(record: Mapping[str, Any], axis: Axis) -> float | None:
 
 def curve(records: Sequence[Mapping[str, Any]], metric: str, axis: Axis) -> Curve:
     """The curve of one part; a band from the worst to the best silo where silos train alone."""
+    if records and (records[0].get("notes") or {}).get("pooled"):
+        level = words.value_of(records[-1], metric)
+        values = [] if level is None else [level]
+        return Curve([0.0] * len(values), values, values, values, level=True)
     points = []
     for record in records:
         x, y = at(record, axis), words.value_of(record, metric)
@@ -145,15 +159,16 @@ def draw(axes: Any, curves: Mapping[str, Curve], metric: str, axis: Axis) -> boo
         style.empty(axes, f"{words.full_name(metric)} against\n{AXES[axis]}: not recorded")
         return False
     factor = 100 if metric in words.IN_PERCENT else 1
-    unit = _x_scale(axes, curves, axis)
+    unit = _x_scale(axes, {name: c for name, c in curves.items() if not c.level}, axis)
+    if axes.get_xscale() == "log":
+        curves = {name: c if c.level else c.beyond_zero() for name, c in curves.items()}
+    curves = {name: c.across(curves.values()) for name, c in curves.items()}
     for index, c in enumerate(curves.values()):
         line = style.line(index)
-        if axes.get_xscale() == "log":
-            c = c.beyond_zero()
         x = [value / unit for value in c.x]
-        axes.plot(
-            x, [factor * value for value in c.y], **_line(line), markevery=_marks(len(x), index)
-        )
+        look = _line(line) | ({"linewidth": 1.2, "marker": ""} if c.level else {})
+        marks = None if c.level else _marks(len(x), index)
+        axes.plot(x, [factor * value for value in c.y], **look, markevery=marks)
         if c.banded:
             low, high = ([factor * value for value in side] for side in (c.low, c.high))
             axes.fill_between(x, low, high, color=line.color, alpha=0.15, linewidth=0)
@@ -229,7 +244,10 @@ def legend(
     if metric is not None:
         names.sort(key=lambda name: -curves[name].y[-1])
     figure.legend(
-        [Line2D([], [], **_line(lines[name])) for name in names],
+        [
+            Line2D([], [], **_line(lines[name]) | ({"marker": ""} if curves[name].level else {}))
+            for name in names
+        ],
         [_label(name, curves[name], metric, ABOVE if above else LABEL) for name in names],
         loc="outside upper left" if above else "outside right upper",
         ncols=columns,

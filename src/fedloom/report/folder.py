@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from ..core.errors import DataError
 from ..records.metrics import HEADLINE
+from ..records.predictions import WITHOUT, Predictions
 from ..records.record import GREW, Record, grew
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A run as it lies on disk. `records` and `ledgers` are by part, the main one first."""
+    """A run as it lies on disk. `records` and `ledgers` are by part, the main one first;
+    `retrained` are records by the silo that was left out."""
 
     path: Path
     manifest: Mapping[str, Any]
@@ -27,6 +30,22 @@ class RunFolder:
     ledgers: Mapping[str, dict[str, Any]]
     config_text: str
     problems: tuple[str, ...] = ()
+    retrained: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
+
+    def folder_of(self, part: str) -> Path:
+        return self.path if part == self.main else self.path / "baselines" / part
+
+    @cached_property
+    def predictions(self) -> dict[str, Predictions]:
+        """What the parts say of the test rows, where that lies in their folders, and it is of the
+        same rows as the main part's."""
+        found: dict[str, Predictions] = {}
+        for part in [*self.records, *(WITHOUT + silo for silo in self.retrained)]:
+            own, main = Predictions.read(self.folder_of(part)), found.get(self.main)
+            same = main is not None and own is not None and own.rows == main.rows
+            if own is not None and (same or part == self.main):
+                found[part] = own
+        return found
 
     @property
     def title(self) -> str:
@@ -63,6 +82,13 @@ class RunFolder:
         silos = self.data.get("silos") or {}
         labelled = [silo for silo, holding in silos.items() if holding.get("labels")]
         return labelled[0] if len(labelled) == 1 else None
+
+    def result(self, part: str) -> dict[str, Any]:
+        """The record that a part is judged by: the last or, with early stopping, that of the model
+        which was kept."""
+        *_, last = records = self.records[part]
+        kept = [record for record in records if record["round"] == last.get("best")]
+        return (kept or [last])[-1]
 
     @property
     def metrics(self) -> list[str]:
@@ -111,7 +137,13 @@ def read_run(folder: Path) -> RunFolder:
     if not config.is_file():
         problems.append("The run file (run.toml) is missing.")
     text = config.read_text(encoding="utf-8", errors="replace") if config.is_file() else ""
-    run = RunFolder(folder, manifest, records, ledgers, text, tuple(problems))
+    retrained = {
+        part.removeprefix(WITHOUT): records.pop(part)
+        for part in list(records)
+        if part.startswith(WITHOUT)
+    }
+    ledgers = {part: ledger for part, ledger in ledgers.items() if not part.startswith(WITHOUT)}
+    run = RunFolder(folder, manifest, records, ledgers, text, tuple(problems), retrained)
     return run if run.lone is None or "alone" not in records else run.without("no-exchange")
 
 

@@ -125,7 +125,7 @@ def _panel(panel: Axes, silo: str, holding: Mapping[str, Any], colours: Sequence
         if _has_classes(holding)
         else train[None]
     )
-    panel.set_title(_told(silo, holding), fontsize=SMALL, loc="left")
+    panel.set_title(_title(silo, holding), fontsize=SMALL, loc="left")
     panel.tick_params(labelsize=SMALL)
     panel.spines[["top", "right"]].set_visible(False)
     if len(names) <= BARS:
@@ -186,7 +186,7 @@ def _few(ticks: int) -> Any:
     return MaxNLocator(ticks, integer=True)
 
 
-def _told(silo: str, holding: Mapping[str, Any]) -> str:
+def _title(silo: str, holding: Mapping[str, Any]) -> str:
     """Over a panel: the silo, its clients, its features."""
     clients, shape, columns = len(holding["clients"]), holding["shape"], list(holding["columns"])
     who = f"{clients:,} client{'s' if clients > 1 else ''}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,16 +10,23 @@ from typing import TYPE_CHECKING, Any
 from ..core.extras import need
 from ..privacy.settings import ASSUMED
 from ..privacy.spending import in_words
-from . import bars, costs, style, words
+from . import bars, costs, judgement, quality, style, tables, words
+from . import silos as contributions
 from .curves import Axis, banded, close_up, panels
 from .folder import RunFolder, read_run
+from .judged import Judged, judged
 from .style import Image
+from .verdict import verdict
 
 if TYPE_CHECKING:
     from jinja2 import Environment
     from matplotlib.figure import Figure
 
 AXES: tuple[Axis, ...] = ("round", "iteration", "time", "bytes")
+NAMES = (
+    *("metric", "end", "metrics", "loss", "holdings", "ledger", "parts", "delays"),
+    *("curves", "calibration", "confusion", "errors", "contributions"),
+)  # of figures
 
 
 def write_report(folder: Path) -> Path:
@@ -34,7 +41,7 @@ def write_report(folder: Path) -> Path:
 
 def figures(run: RunFolder, folder: Path) -> dict[str, Image]:
     """Draw what there is to draw, by name; PNGs of an earlier report go."""
-    for name in ("metric", "end", "metrics", "loss", "holdings", "ledger", "parts", "delays"):
+    for name in NAMES:
         (folder / f"{name}.png").unlink(missing_ok=True)
     named = {words.part_name(run, part): records for part, records in run.records.items()}
     curved = any(len(records) > 1 for records in named.values())
@@ -60,8 +67,25 @@ def figures(run: RunFolder, folder: Path) -> dict[str, Image]:
         draw["parts"] = partial(
             costs.by_part, {words.part_name(run, p): v for p, v in run.ledgers.items()}
         )
+    draw |= _judged_figures(judged(run))
+    if added := contributions.additions(run):
+        draw["contributions"] = partial(contributions.bars, added, run.headline)
     drawn = {name: style.save(figure, folder / f"{name}.png") for name, figure in draw.items()}
     return {name: image for name, image in drawn.items() if image is not None}
+
+
+def _judged_figures(parts: Mapping[str, Judged]) -> dict[str, Callable[[bool], Figure | None]]:
+    """What the predictions of test rows are shown by."""
+    if not parts:
+        return {}
+    main = next(iter(parts.values()))
+    if main.rows.goal == "number":
+        return {"errors": partial(judgement.errors, main)}
+    return {
+        "curves": partial(judgement.curves, parts),
+        "calibration": partial(judgement.calibration, main),
+        "confusion": partial(judgement.confusion, main),
+    }
 
 
 def _loss_axes(run: RunFolder) -> tuple[Axis, ...]:
@@ -80,17 +104,22 @@ def render(run: RunFolder, images: Mapping[str, Image]) -> str:
             when=words.when,
             main=words.part_name(run, run.main),
             captions=captions(run),
-            verdict=words.verdict(run),
+            verdict=verdict(run),
             status=words.status(run),
             headline=words.full_name(run.headline),
-            finals=finals(run),
+            finals=tables.finals(run),
             metrics=[words.metric_name(metric) for metric in run.metrics],
-            values=values(run),
+            values=tables.values(run),
+            about=tables.about(run),
+            quality=quality_of(run),
+            added=contributions.sentences(run, contributions.additions(run)),
+            skipped=skipped(run),
             privacy=privacy(run),
             notes=(run.records.get(run.main) or [{}])[-1].get("notes") or {},
-            silos=silos(run.data),
+            silos=tables.silos(run.data),
             costs={
-                words.part_name(run, part): _cost(ledger) for part, ledger in run.ledgers.items()
+                words.part_name(run, part): tables.cost(ledger)
+                for part, ledger in run.ledgers.items()
             },
             images=images,
         )
@@ -136,90 +165,23 @@ def privacy(run: RunFolder) -> list[str]:
     return [in_words(spent), *(ASSUMED if spent["guarantee"] else ())]
 
 
-def finals(run: RunFolder) -> list[dict[str, str]]:
-    """The headline of every part: last and best value, loss, and what it cost."""
-    rows = []
-    for part, records in run.records.items():
-        if not records:
-            continue
-        last, top = records[-1], words.best(records, run.headline)
-        silos = words.silo_values(last, run.headline)
-        rows.append(
-            {
-                "part": words.part_name(run, part),
-                "rounds": f"{last['round']:,}",
-                "final": words.show(run.headline, words.value_of(last, run.headline)),
-                "spread": words.spread(run.headline, silos) if len(silos) > 1 else "",
-                "best": words.show(run.headline, top[0]) if top else "undefined",
-                "best_round": f"{top[1]:,}" if top else "",
-                "loss": words.show("train_loss", words.value_of(last, "train_loss")),
-                "bottom": words.size(last["bytes"].get("bottom", 0)),
-                "top": words.size(last["bytes"].get("top", 0)),
-                "time": _amount(last.get("time")),
-                "wall": _amount(last.get("wall")),
-            }
-        )
-    return rows
+def quality_of(run: RunFolder) -> dict[str, Any]:
+    """Whose predictions are shown, and what is said of them."""
+    parts = judged(run)
+    if not parts:
+        return {}
+    main = next(iter(parts.values()))
+    several = main.rows.goal == "number" and main.rows.labels.shape[1] > 1
+    return {
+        "name": main.name,
+        "rows": f"{main.size:,}",
+        "sentences": quality.sentences(main),
+        "binary": main.rows.goal == "binary",
+        "first": " The first of several labels is drawn." if several else "",
+    }
 
 
-def _amount(value: Any) -> str:
-    amount = words.number(value)
-    return words.DASH if amount is None else f"{amount:,.1f}" if amount < 100 else f"{amount:,.0f}"
-
-
-def values(run: RunFolder) -> list[tuple[str, bool, list[str]]]:
-    """The last value of every metric: (part or silo, whether it is a silo, values)."""
-    rows = []
-    for part, records in run.records.items():
-        if not records:
-            continue
-        last = records[-1]
-        shown = [words.show(metric, words.value_of(last, metric)) for metric in run.metrics]
-        silos = last["by_silo"] if len(last["by_silo"]) > 1 else {}
-        rows.append((words.part_name(run, part) + (" (mean)" if silos else ""), False, shown))
-        for silo, silo_values in silos.items():
-            own = [words.show(m, words.number(silo_values.get(m))) for m in run.metrics]
-            rows.append((silo, True, own))
-    return rows
-
-
-def silos(data: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Who holds what, silo by silo, in words."""
-    rows = []
-    for silo, holding in (data.get("silos") or {}).items():
-        counts = [pair[0] for pair in holding["clients"].values()]
-        shape, columns = holding.get("shape") or [], holding.get("columns") or []
-        rows.append(
-            {
-                "silo": silo,
-                "clients": f"{len(counts):,}",
-                "rows": _range(counts),
-                "features": f" {words.TIMES} ".join(map(str, shape)) or "1",
-                "columns": ", ".join(map(str, columns)),
-                "labels": "yes" if holding.get("labels") else "no",
-            }
-        )
-    return rows
-
-
-def _range(counts: Sequence[int]) -> str:
-    ends = [f"{end:,}" for end in sorted({min(counts, default=0), max(counts, default=0)})]
-    return words.DASH.join(ends)
-
-
-def _cost(ledger: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Tier by tier: lines and their sum."""
-    items, sums = costs.items(ledger), costs.by_tier(ledger)
-    return [
-        {
-            "tier": name,
-            "lines": [
-                {**i._asdict(), "messages": f"{i.messages:,}", "bytes": words.size(i.bytes)}
-                for i in items
-                if i.tier == tier
-            ],
-            "messages": f"{sums[tier][0]:,}",
-            "bytes": words.size(sums[tier][1]),
-        }
-        for tier, name in words.TIERS.items()
-    ]
+def skipped(run: RunFolder) -> list[str]:
+    """Silos that the run was to be trained without, and could not be."""
+    silos = list(run.data.get("silos") or {})
+    return [silo for silo in silos if run.retrained and silo not in run.retrained]

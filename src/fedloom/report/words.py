@@ -1,4 +1,4 @@
-"""Numbers and names as people read them, and the verdict in a sentence."""
+"""Numbers and names as people read them."""
 
 from __future__ import annotations
 
@@ -18,6 +18,10 @@ PARTS = {
     "central": "pooled (central)",
     "alone": "silos alone",
     "no-exchange": "silos alone, scores combined",
+    "best-pooled": "best pooled network",
+    "logistic": "logistic regression",
+    "ridge": "ridge regression",
+    "boosting": "gradient boosting",
 }
 ALGORITHMS = {
     "tdcd": "TDCD",
@@ -33,10 +37,28 @@ ALGORITHMS = {
     "hyfem-prox": "HyFEM-Prox",
 }
 OTHERS = {
-    "central": "the pooled model",
+    "central": "the pooled model on the same budget",
     "no-exchange": "the silos' scores combined without exchange",
     "alone": "a silo alone",
+    "best-pooled": "the best pooled network",
+    "logistic": "logistic regression on the pooled columns",
+    "ridge": "ridge regression on the pooled columns",
+    "boosting": "gradient boosting on the pooled columns",
 }
+ABOUT = {
+    "central": "the same model, steps and minibatches on everyone's rows in one place: the same "
+    "budget as the federation, which need not be enough to converge",
+    "alone": "every silo with its own columns only",
+    "no-exchange": "the scores of the lone silos, put together at prediction",
+    "best-pooled": "the same network on everyone's rows, trained with Adam until the loss on rows "
+    "set aside for validation falls no more: what the network can do",
+    "logistic": "scikit-learn's, on all columns side by side, standardised; regularisation by "
+    "cross-validation: what an analyst would have",
+    "ridge": "scikit-learn's, on all columns side by side, standardised; regularisation by "
+    "cross-validation: what an analyst would have",
+    "boosting": "scikit-learn's, with its defaults, on all columns side by side: what an analyst "
+    "would have",
+}  # of baselines, what they are
 LONE = ("alone", "no-exchange")
 METRICS = {
     "accuracy": "accuracy",
@@ -85,12 +107,24 @@ def show(metric: str, value: float | None, unit: bool = True) -> str:
     if value is None:
         return "undefined"
     if metric in IN_PERCENT:
-        return f"{100 * value:.1f}" + (" %" if unit else "")
+        return f"{100 * value:.1f}".replace("-", MINUS) + (" %" if unit else "")
     if abs(value) >= 100:
         return f"{value:,.0f}".replace("-", MINUS)
     if smaller_is_better(metric):
         return f"{value:.3g}"
     return f"{value:.3f}".replace("-", MINUS)
+
+
+def between(metric: str, interval: Sequence[float] | None) -> str:
+    """An interval of a metric: '94.1–97.8 %'; '' where there is none."""
+    return "" if interval is None else spread(metric, list(interval))
+
+
+def points(metric: str, values: Sequence[float]) -> str:
+    """A difference of a metric, or the ends of an interval of one: '1.2 percentage points'."""
+    if metric in IN_PERCENT:
+        return spread(metric, values).removesuffix(" %") + " percentage points"
+    return spread(metric, values)
 
 
 def size(count: float) -> str:
@@ -153,6 +187,11 @@ def when(time: Any) -> str:
         return str(time)
 
 
+def hundred(share: float) -> str:
+    """Of a hundred: '34', and 'fewer than 1'."""
+    return "fewer than 1" if 0 < share < 0.005 else f"{100 * share:.0f}"
+
+
 def rounds(count: int) -> str:
     return f"{count:,} round" if count == 1 else f"{count:,} rounds"
 
@@ -166,62 +205,3 @@ def status(run: RunFolder) -> str:
     if not run.finished:
         return "This run is not finished: the report shows what is recorded so far."
     return ""
-
-
-def verdict(run: RunFolder) -> str:
-    """What came of it, in words computed from the numbers."""
-    metric, records = run.headline, run.records.get(run.main) or []
-    if not records:
-        return "Nothing is recorded yet."
-    last = records[-1]
-    subject = OTHERS.get(run.main) or part_name(run, run.main)
-    start = f"After {rounds(last['round'])} {subject} {_reaches(metric, last)}"
-    others = [
-        _other(
-            part_name(run, part) if run.lone and part in LONE else phrase,
-            run.records[part][-1],
-            metric,
-            last["round"],
-        )
-        for part, phrase in OTHERS.items()
-        if part != run.main and run.records.get(part)
-    ]
-    return "; ".join([start, ", ".join(others)] if others else [start]) + "." + _worth(run)
-
-
-def _values(record: Record, metric: str) -> list[float]:
-    """The silos' values where they train alone, else the one value; [] where undefined."""
-    value = value_of(record, metric)
-    return silo_values(record, metric) or ([] if value is None else [value])
-
-
-def _reaches(metric: str, record: Record) -> str:
-    values = _values(record, metric)
-    if not values:
-        return f"has no defined {full_name(metric)}"
-    if metric in IN_PERCENT:
-        return f"reaches {spread(metric, values)} {full_name(metric)}"
-    return f"reaches a {full_name(metric)} of {spread(metric, values)}"
-
-
-def _other(phrase: str, record: Record, metric: str, after: int) -> str:
-    values = _values(record, metric)
-    said = f"{phrase} {spread(metric, values) if values else 'undefined'}"
-    return said if record["round"] == after else f"{said} (after {rounds(record['round'])})"
-
-
-def _worth(run: RunFolder) -> str:
-    """What the exchange between silos brought, against scores combined without it."""
-    metric, last = run.headline, run.records[run.main][-1]
-    records = run.records.get("no-exchange") or (run.lone and run.records.get("alone"))
-    if not records or run.main in PARTS or records[-1]["round"] != last["round"]:
-        return ""
-    own, other = value_of(last, metric), value_of(records[-1], metric)
-    if own is None or other is None or smaller_is_better(metric):
-        return ""
-    more = sum(last["bytes"].values()) - sum(records[-1]["bytes"].values())
-    gain, cost = round(own - other, 3), size(max(0, more))
-    if gain <= 0:
-        return f" The exchange between silos ({cost} more to send) did not help here."
-    amount = f"{100 * gain:.1f} percentage points" if metric in IN_PERCENT else f"{gain:.3f}"
-    return f" The exchange between silos added {amount} and took {cost} more."

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
 from ..algorithms import Alone, Central, HyFEMAvg
 from ..algorithms.contract import Algorithm
 from ..config.runfile import RunFile
+from ..config.sections import PooledName
 from ..core.errors import DataError, InputError, SettingError
 from ..core.files import read_secret
 from ..core.rng import Secrets
@@ -23,12 +24,17 @@ from ..data.tables.read import read_tables
 from ..engines.multiprocess.ranks import Ranks
 from ..fabric.schedule import Drawn, Everyone, Recorded, Schedule
 from ..models.task import Task
+from .pooled.baseline import Pooled
 from .run import Run
+
+POOLED = get_args(PooledName)
 
 
 def build_data(file: RunFile, cut: Cut | None = None) -> Federated:
     """The rows of a run file, placed; `cut` instead of drawing one."""
     data = _placed(file, cut)
+    if (share := file.values["data"]["validation"]) is not None:
+        data = data.with_validation(share)
     if "no-exchange" in same_baselines(file, data):
         (silo,) = labelled_silos(data)
         note = f"no-exchange is left out: only silo {silo} has labels, so it is the same as alone"
@@ -47,7 +53,7 @@ def same_baselines(file: RunFile, data: Federated) -> set[str]:
 
 
 def _placed(file: RunFile, cut: Cut | None) -> Federated:
-    settings = dict(file.values["data"])
+    settings = {key: v for key, v in file.values["data"].items() if key != "validation"}
     if "silos" in settings:
         files, salt_file = settings.pop("silos"), settings.pop("salt_file")
         salt = None if salt_file is None else _salt(Path(salt_file))
@@ -97,10 +103,11 @@ def build_run(
 ) -> Run:
     """A run that has not begun; `algorithm` in place of the file's own. `secrets`: of real parties,
     for the reference engine."""
+    file = file.of_rows(data.train.size)
     engine, own = file.engine, build_algorithm(file, algorithm)
     if own.needs_server:
         data = data.with_server()
-    return Run(
+    run = Run(
         own,
         task or build_task(file, data),
         data,
@@ -115,9 +122,12 @@ def build_run(
         executor=engine.executor,
         network=file.network,
         metrics=file.evaluation.metrics,
+        threshold=file.evaluation.threshold,
         ranks=ranks,
         secrets=secrets,
     )
+    stopping = file.stopping
+    return run if stopping is None else run.stop_early(stopping, file.every, file.rounds)
 
 
 def build_schedule(file: RunFile) -> Schedule:
@@ -140,17 +150,35 @@ def build_parts(file: RunFile, data: Federated, ranks: Ranks | None = None) -> d
     if file.engine.threads is not None:
         torch.set_num_threads(file.engine.threads)
     task, own, main = build_task(file, data), file.algorithm, file.values["algorithm"]["name"]
-    with _of("algorithm", main):
+    with of_part("algorithm", main):
         parts = {main: build_run(file, data, task, ranks=ranks)}
     labelled, again = labelled_silos(data), same_baselines(file, data)
-    for name in (b for b in file.evaluation.baselines if b not in again):
-        with _of("baseline", name):
+    for name in (b for b in file.evaluation.baselines if b not in again and b not in POOLED):
+        with of_part("baseline", name):
             if name in parts:
                 raise SettingError("it is the algorithm itself")
             rows, use = data, task
             if name != "central" and len(labelled) < len(data.train.y):
                 rows, use = data.only(labelled), task.only(labelled)  # who has none cannot train
             parts[name] = build_run(file, rows, use, baseline(name, own), ranks)
+    return parts
+
+
+def build_pooled(file: RunFile, data: Federated) -> dict[str, Pooled]:
+    """The baselines that are no federation, checked and not trained yet."""
+    engine, task = file.engine, build_task(file, data)
+    parts: dict[str, Pooled] = {}
+    for name in (b for b in POOLED if b in file.evaluation.baselines):
+        with of_part("baseline", name):
+            parts[name] = Pooled(
+                name,
+                task,
+                data,
+                seed=engine.seed,
+                precision=engine.precision,
+                device=engine.device,
+                metrics=file.evaluation.metrics,
+            )
     return parts
 
 
@@ -168,7 +196,7 @@ def baseline(name: str, own: Algorithm) -> Algorithm:
 
 
 @contextmanager
-def _of(what: str, name: str) -> Iterator[None]:
+def of_part(what: str, name: str) -> Iterator[None]:
     """Say which part of a run file an error is about."""
     try:
         yield

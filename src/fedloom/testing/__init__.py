@@ -1,6 +1,6 @@
 """Tests for algorithms, ours and others': the battery's checks, and what to run them on.
 
-May import: everything below deployment.
+May import: everything below testing, deployment included.
 """
 
 from .battery import CHECKS

@@ -41,12 +41,12 @@ from .samples import CLASSES, alike, sample_of
 ROUNDS = 3
 TOLERANCE = 1e-12
 
-Check = Callable[[Algorithm], float]
-CHECKS: dict[str, Check] = {}
+AlgorithmCheck = Callable[[Algorithm], float]
+CHECKS: dict[str, AlgorithmCheck] = {}
 """The checks by name."""
 
 
-def _check(f: Check) -> Check:
+def _check(f: AlgorithmCheck) -> AlgorithmCheck:
     CHECKS[f.__name__] = f
     return f
 
@@ -312,7 +312,8 @@ def same_seed(algorithm: Algorithm) -> float:
     for seed in (3, 3, 4):
         losses: list[float] = []
         run = Run(algorithm, learn, rows, seed=seed, precision="float64")
-        run.fit(2, on_round=lambda run, losses=losses: losses.append(run.loss()))  # type: ignore[misc]
+        for rounds in (1, 2):
+            losses.append(run.fit(rounds).loss())
         curves.append((losses, list(run.ledger)))
     assert curves[0] == curves[1], "two runs of one seed have different records"
     assert curves[0][0] != curves[2][0], "two seeds have the same records"

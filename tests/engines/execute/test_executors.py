@@ -1,13 +1,19 @@
 """Executors are asked in turn, chosen by name, and none changes the result."""
 
+import importlib.util
+import sys
+
 import pytest
 import torch
 
 from fedloom import TDCD, Run, Task, mlp, partition
+from fedloom.core import tree
 from fedloom.core.errors import SettingError
 from fedloom.core.registry import executors
 from fedloom.engines.execute.choose import choose
 from fedloom.engines.execute.executor import Executor, Executors, Options, Work
+from fedloom.engines.layers.gpu import convolutions
+from fedloom.engines.limits import Limits
 
 CPU = Options(torch.device("cpu"))
 
@@ -121,3 +127,45 @@ def test_a_run_is_the_reference_whatever_executes_it():
     for name in ("plain", "traced", "compiled", "counts"):
         assert float((learnt(executor=name) - right).abs().max()) < 1e-12
     assert Counts.works
+
+
+# Parts of torch that are private may be missing in another version of it.
+
+PRIVATE = "fedloom.engines.execute.tracing.trace", "fedloom.engines.execute.native.decompose"
+
+
+@pytest.mark.parametrize("missing", PRIVATE)
+@pytest.mark.parametrize("name", ["traced", "native"])
+def test_what_private_parts_of_torch_are_needed_for_runs_without_them(
+    missing, name, monkeypatch, caplog
+):
+    """The modules that import such parts cannot be imported. Work runs as it is, and says so."""
+    data = partition(
+        {"a": torch.ones(8, 3), "b": torch.ones(8, 2)}, torch.ones(8), {"a": 2, "b": 2}
+    )
+    task = Task({"a": mlp(3, [4], 1), "b": mlp(2, [4], 1)}, "squared")
+    algorithm = TDCD(batch=6, local_steps=2)
+    slow = Run(algorithm, task, data, engine="reference", precision="float64").fit(3)
+    monkeypatch.setitem(sys.modules, missing, None)
+    limits = Limits(traced_seconds=0.0)
+    options = {"precision": "float64", "executor": name, "replay": 1, "limits": limits}
+    with caplog.at_level("INFO", logger="fedloom"):
+        fast = Run(algorithm, task, data, **options).fit(3)
+    blocks = [run.algorithm.blocks(run.fed, run.state) for run in (fast, slow)]
+    assert tree.largest_difference(*blocks) < 1e-12
+    needs_it = missing == PRIVATE[0] or name == "native"
+    assert ("import of" in caplog.text) == needs_it, caplog.text
+
+
+def test_convolutions_stay_torchs_own_without_its_private_modes(monkeypatch):
+    """A second copy of the module, made where the part is missing."""
+    monkeypatch.setitem(sys.modules, "torch.utils._python_dispatch", None)
+    spec = importlib.util.spec_from_file_location(
+        "fedloom.engines.layers.gpu.copied", convolutions.__file__
+    )
+    copied = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, copied)
+    spec.loader.exec_module(copied)
+    x, weight = torch.ones(1, 1, 4, 4), torch.ones(1, 1, 3, 3)
+    with copied.Convolutions():
+        assert torch.equal(torch.conv2d(x, weight), torch.full((1, 1, 2, 2), 9.0))

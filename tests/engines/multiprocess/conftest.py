@@ -119,7 +119,7 @@ def wait_until(condition, seconds=200):
 def records(folder):
     """A run's records, without seconds."""
     lines = (Path(folder) / "records.jsonl").read_text().splitlines()
-    told = [json.loads(line) for line in lines]
-    for line in told:
+    reports = [json.loads(line) for line in lines]
+    for line in reports:
         del line["wall"]
-    return told
+    return reports

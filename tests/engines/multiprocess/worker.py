@@ -55,7 +55,7 @@ def compared(ranks, name, algorithm, sample, schedule):
         "loss": abs(run.loss() - alone.loss()),
         "bits": len(set(copies)) == 1,
         "books": list(run.ledger) == list(alone.ledger) and run.record == alone.record,
-        "clients": int(run.fed._mine.sum()),
+        "clients": int(run.fed.own_clients.sum()),
     }
 
 

@@ -5,7 +5,7 @@ has no line numbers; its comments stand at the statements below).
 
 One silo, whose hub is the server. Client m trains an extractor for each view d that it holds (D_m)
 and a perceptron w_m of a width of its own. The hub averages extractors view by view, over those who
-hold the view, and matches the perceptrons neuron by neuron into theta_0 (`fedloom.matching`); each
+hold the view, and matches the perceptrons neuron by neuron into theta_0 (models/matching.py); each
 client goes on with its part of it, w_m = Pi_m theta_0. Nobody needs rows in common with anybody.
 
 Readings of the paper:

@@ -1,6 +1,7 @@
 """What algorithms share whose hubs average their clients' blocks (the two tiers of TDCD).
 
-Line numbers are those of Algorithm 1 in Das, Castiglia, Wang, Patterson (see tdcd.py).
+Line numbers are those of Algorithm 1 in Das, Castiglia, Wang, Patterson (see tdcd.py);
+`start` is line 4.
 """
 
 from __future__ import annotations

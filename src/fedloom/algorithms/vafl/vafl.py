@@ -19,8 +19,8 @@ Readings of the paper:
   the rows of that minibatch; rows it still does not get do not count. Unbounded: as it comes.
 - r(theta_m) = l2 |theta_m|^2 / 2; theta_0 has no regulariser. Theorems 1-4 are the step-size rules
   `delay-bound` and `inverse-time`.
-- Perturbed embeddings (section 4) are the setting `privacy`: see releasing.py. Theorem 6 is not a
-  guarantee as printed; what can be promised instead is in fedloom/privacy.py.
+- Perturbed embeddings (section 4) are the setting `privacy`: see shared/protection.py. Theorem 6 is
+  not a guarantee as printed; what can be promised instead is in privacy/accounting.py.
 """
 
 from __future__ import annotations

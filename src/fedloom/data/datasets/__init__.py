@@ -1,4 +1,5 @@
-"""Registered data sets, one file each. Importing this package registers them.
+"""Registered data sets, one file each; those of images are in images/. Importing this package
+registers them.
 
 May import: core, data.
 """
@@ -7,15 +8,10 @@ from . import (
     adult,
     ames,
     bundled,
-    cifar10,
-    cifar10_subset,
-    coil20,
     credit_default,
-    fashion_mnist,
+    images,
     mfeat,
     mimic3_ihm,
-    mnist,
-    modelnet10,
     parkinson,
     physionet2012,
     sqoe4,
@@ -27,15 +23,10 @@ __all__ = [
     "adult",
     "ames",
     "bundled",
-    "cifar10",
-    "cifar10_subset",
-    "coil20",
     "credit_default",
-    "fashion_mnist",
+    "images",
     "mfeat",
     "mimic3_ihm",
-    "mnist",
-    "modelnet10",
     "parkinson",
     "physionet2012",
     "sqoe4",

@@ -1,12 +1,13 @@
 """A party's own rows on its own disk: safetensors, ids not included.
 
 A client has the canonical numbers of its rows, their features and, where it has them, labels; a
-hub has the numbers of its clients' rows; the server has nothing. A digest over the whole file finds
-damage.
+hub has the numbers of its clients' rows; the server has nothing. Where rows come from tables, a
+file beside them says how the silo's columns become numbers. Digests over whole files find damage.
 """
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import torch
@@ -16,6 +17,7 @@ from ...core import seal
 from ...core.errors import DataError
 from ...core.topology import Client, Party, known_to, title
 from ...data.placement import View
+from ...data.tables.prepare import Preparation
 from .agreement import Agreement
 from .shared_facts import SharedFacts
 
@@ -33,8 +35,22 @@ def write_rows(path: Path, view: View) -> None:
     seal.write_tensors(path, tensors, {})
 
 
+def write_preparation(rows: Path, preparation: Preparation) -> None:
+    """How the columns of a party's silo become numbers, beside its rows."""
+    seal.write_json(preparation_beside(rows), json.loads(preparation.to_json()))
+
+
+def read_preparation(rows: Path) -> Preparation:
+    path = preparation_beside(rows)
+    text = json.dumps(seal.read_json(path, CURE))
+    try:
+        return Preparation.from_json(text)
+    except DataError as problem:
+        raise DataError(f"{path}: {problem}") from None
+
+
 def preparation_beside(rows: Path) -> Path:
-    """Where a party keeps how its silo's columns become numbers; parties may share a folder."""
+    """Each party has a file of its own; parties may share a folder."""
     return rows.with_suffix(".preparation.json")
 
 
@@ -49,12 +65,13 @@ def read_rows(path: Path, party: Party, agreement: Agreement) -> View:
     for silo, names in known.items():
         for client in (Client(silo, name) for name in names):
             rows[client] = _tensor(tensors, f"rows/{client}", path)
-            _check_numbers(rows[client], client, agreement.size, path)
+            _check_numbers(rows[client], client, agreement, path)
             if client == party:
                 x[client] = _tensor(tensors, f"x/{client}", path)
                 y[client] = tensors.get(f"y/{client}")
                 _check_shape(x[client], y[client], client, len(rows[client]), agreement, path)
-    return View(topology.silos, topology.server, known, agreement.size, rows, x, y)
+    sizes = agreement.size, agreement.facts.validation
+    return View(topology.silos, topology.server, known, sizes[0], rows, x, y, sizes[1])
 
 
 def _tensor(tensors: dict[str, Tensor], name: str, path: Path) -> Tensor:
@@ -63,7 +80,8 @@ def _tensor(tensors: dict[str, Tensor], name: str, path: Path) -> Tensor:
     return tensors[name]
 
 
-def _check_numbers(rows: Tensor, client: Client, size: int, path: Path) -> None:
+def _check_numbers(rows: Tensor, client: Client, agreement: Agreement, path: Path) -> None:
+    size = agreement.size + agreement.facts.validation
     if rows.dtype != torch.int64 or rows.ndim != 1 or len(rows.unique()) != len(rows):
         raise DataError(f"{path}: the rows of {title(client)} are not different whole numbers")
     if bool(((rows < 0) | (rows >= size)).any()):

@@ -21,13 +21,12 @@ from ...core.errors import DataError, SettingError
 from ...core.topology import Client, Party, title
 from ...data.tables.columns import ColumnKind, take
 from ...data.tables.files import ReadOptions, Sheet, hashed, read_sheet
-from ...data.tables.prepare import OneHot, Preparation
+from ...data.tables.prepare import OneHot
 from ...data.tables.schema import table_of
 from ..agreement.agreement import Agreement
 from ..agreement.align import read_salt
-from ..agreement.own_rows import preparation_beside, read_rows
+from ..agreement.own_rows import read_preparation, read_rows
 from ..agreement.own_tables import HASH, split_hashes
-from ..connect import read
 from ..party_file import PartyFile
 
 NUMBER = "row"  # the column of numbers, where there are no ids
@@ -96,7 +95,7 @@ class OwnRows:
     def _read_table(self, own: PartyFile, me: Client, names: RowNames) -> None:
         if own.party.table is None:
             raise SettingError("[party]: a client predicts from its `table`: name it")
-        self._silo = prepared(own)[me.silo]
+        self._silo = read_preparation(Path(own.party.rows))[me.silo]
         needed = {step.name for step in self._silo.steps}
         text = frozenset(step.name for step in self._silo.steps if isinstance(step, OneHot))
         path = Path(own.party.table)
@@ -125,20 +124,12 @@ class OwnRows:
         return flags, x
 
 
-def prepared(own: PartyFile) -> Preparation:
-    """How a silo's columns become numbers, as `align` wrote it down beside the rows."""
-    path = preparation_beside(Path(own.party.rows))
-    try:
-        return Preparation.from_json(read(path).decode())
-    except (DataError, UnicodeDecodeError) as problem:
-        raise DataError(f"{path}: {problem}") from None
-
-
 def preparation_digest(file: RunFile, own: PartyFile) -> str:
     """The same at a hub and all its clients."""
     if not by_id(file):
         return ""
-    return hashlib.sha256(prepared(own).to_json().encode()).hexdigest()
+    preparation = read_preparation(Path(own.party.rows))
+    return hashlib.sha256(preparation.to_json().encode()).hexdigest()
 
 
 def _once(ids: Sequence[str], where: str) -> None:

@@ -89,8 +89,8 @@ def _strictly_last(a: Tensor) -> Tensor:
 
 
 def _fake_norm(x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float) -> list[Tensor]:
-    each = (x.shape[0], groups)
-    return [_empty(x, x.shape), x.new_empty(each), x.new_empty(each)]
+    by_group = (x.shape[0], groups)
+    return [_empty(x, x.shape), x.new_empty(by_group), x.new_empty(by_group)]
 
 
 def _fake_norm_gradient(

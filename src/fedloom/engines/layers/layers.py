@@ -125,8 +125,8 @@ class MatrixProduct(Function):
         if in_dims[1] is None:  # one model for all clients: their rows are one batch
             rows = _rows(a, in_dims[0], count, 0)
             return MatrixProduct.apply(rows, b).unflatten(0, (count, -1)), 0
-        each = zip((a, b), in_dims, strict=True)
-        return MatrixProduct.apply(*(_first(matrix, axis, count) for matrix, axis in each)), 0
+        matrices = zip((a, b), in_dims, strict=True)
+        return MatrixProduct.apply(*(_first(matrix, axis, count) for matrix, axis in matrices)), 0
 
 
 class NoSecondDerivative(Function):
@@ -234,8 +234,8 @@ class NormGradient(NoSecondDerivative):
 
         def over(a: Tensor) -> Tensor:
             """Repeat numbers of groups for their channels."""
-            each = a[:, :, None].expand(rows, groups, channels // groups)
-            return each.reshape(rows, *ones, channels)
+            by_channel = a[:, :, None].expand(rows, groups, channels // groups)
+            return by_channel.reshape(rows, *ones, channels)
 
         def of_groups(a: Tensor) -> Tensor:
             return (a * weight).unflatten(1, (groups, -1)).sum(2)
@@ -262,8 +262,8 @@ class NormGradient(NoSecondDerivative):
         on_cpu: bool,
     ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
         count = info.batch_size
-        each = zip((gradient, x, mean, scale), (*in_dims[:2], *in_dims[3:5]), strict=True)
-        gradient, x, mean, scale = (_rows(a, at, count) for a, at in each)
+        axes = zip((gradient, x, mean, scale), (*in_dims[:2], *in_dims[3:5]), strict=True)
+        gradient, x, mean, scale = (_rows(a, at, count) for a, at in axes)
         own_weights = _weights(weight, in_dims[2], count)
         by_x, *others = NormGradient.apply(
             gradient, x, own_weights, mean, scale, count * groups, on_cpu
@@ -316,8 +316,8 @@ class MaxPoolBackward(Function):
     def vmap(
         info: Any, in_dims: Any, gradient: Tensor, x: Tensor, at: Tensor, settings: Any
     ) -> Any:
-        each = zip((gradient, x, at), in_dims[:3], strict=True)
-        args = (_rows(a, dim, info.batch_size) for a, dim in each)
+        tensors = zip((gradient, x, at), in_dims[:3], strict=True)
+        args = (_rows(a, dim, info.batch_size) for a, dim in tensors)
         return MaxPoolBackward.apply(*args, settings).unflatten(1, (info.batch_size, -1)), 1
 
 

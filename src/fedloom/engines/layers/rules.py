@@ -96,7 +96,7 @@ def _convolution(
     if not (vmaps() or many_images) or (on_cpu and vmaps() > 1):
         return NotImplemented
     settings = ConvolutionSettings(
-        _each(stride, axes), _each(padding, axes), _each(dilation, axes), groups, on_cpu
+        _by_axis(stride, axes), _by_axis(padding, axes), _by_axis(dilation, axes), groups, on_cpu
     )
     device = input.device.type
     if torch.is_autocast_enabled(device):  # whose cast of convolutions is bypassed here
@@ -124,10 +124,10 @@ def _pooled(
 ) -> Any:
     if return_indices or input.ndim != 4 or not (on_cpu or vmaps()):
         return NotImplemented
-    each = (
-        _each(setting, 2) for setting in (kernel_size, stride or kernel_size, padding, dilation)
+    settings = (
+        _by_axis(setting, 2) for setting in (kernel_size, stride or kernel_size, padding, dilation)
     )
-    return MaxPool.apply(input, (*each, ceil_mode))[0]
+    return MaxPool.apply(input, (*settings, ceil_mode))[0]
 
 
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
@@ -177,6 +177,6 @@ ON_CPU: Rules = {
 }
 
 
-def _each(setting: Any, axes: int) -> tuple[int, ...]:
+def _by_axis(setting: Any, axes: int) -> tuple[int, ...]:
     settings = (setting,) if isinstance(setting, int) else tuple(setting)
     return settings * axes if len(settings) == 1 else settings

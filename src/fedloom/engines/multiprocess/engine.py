@@ -42,7 +42,7 @@ class SpreadEngine(StackedEngine):
         super().__init__(*args, **options)
         self._ranks = ranks
         rows = np.bincount(self._owner.reshape(-1), minlength=self._axis.size)
-        self._own_clients = assign_ranks(self._axis, rows, self._sizing, ranks.size) == ranks.rank
+        self.own_clients = assign_ranks(self._axis, rows, self._sizing, ranks.size) == ranks.rank
 
     def __str__(self) -> str:
         return f"{super().__str__()}; over {self._ranks}"
@@ -66,11 +66,11 @@ class SpreadEngine(StackedEngine):
     # What this rank computes
 
     def _computed_here(self, present: Bools) -> Bools:
-        return present & self._own_clients
+        return present & self.own_clients
 
     def _single_clients(self, present: Bools) -> Iterator[Chunk]:
         """Yields clients one by one to find one; other ranks wait here for its rank."""
-        yield from super()._single_clients(present & self._own_clients)
+        yield from super()._single_clients(present & self.own_clients)
         self._ranks.numbers(self._at_move("looking for a client"))
 
     def hold(self, value: AtClients[Any]) -> AtClients[Any]:

@@ -62,7 +62,7 @@ class ChunkValue(NamedTuple):
     tree: Any
     stacked: bool
 
-    def each(self, count: int) -> list[Any]:
+    def by_client(self, count: int) -> list[Any]:
         """One tree for each client."""
         if not self.stacked:
             return [self.tree] * count
@@ -151,8 +151,8 @@ def means(totals: Any, weight_sums: WeightSums, like: Any) -> Any:
         )
 
     def mean(a: Tensor, b: Tensor) -> Tensor:
-        each = divisor.reshape(-1, *[1] * (a.ndim - 1)) if isinstance(divisor, Tensor) else divisor
-        result = a if each is divisor and divisor == 1 else a / each
+        by = divisor.reshape(-1, *[1] * (a.ndim - 1)) if isinstance(divisor, Tensor) else divisor
+        result = a if by is divisor and divisor == 1 else a / by
         return result.to(b.dtype).contiguous()
 
     return tree.map_tensors(mean, totals, like)

@@ -37,8 +37,8 @@ class Booking(Clients):
     ) -> None:
         """Book a move of each client's rows. It takes time by the number of rows or clients,
         whichever is smaller."""
-        each = [self._spec(kind, silo) for silo in self.scope]
-        sizes = [math.prod(shape) * dtype.itemsize + masked for shape, dtype in each]
+        specs = [self._spec(kind, silo) for silo in self.scope]
+        sizes = [math.prod(shape) * dtype.itemsize + masked for shape, dtype in specs]
         if self.clock is not None:
             for silo, size in zip(self.scope, sizes, strict=True):
                 span = self._axis.span[silo]
@@ -60,11 +60,11 @@ class Booking(Clients):
             self._sizes[silo] = value, size
         return size
 
-    def _bytes(self, silo: str, each: Mapping[int, Any]) -> Ints:
+    def _bytes(self, silo: str, by_place: Mapping[int, Any]) -> Ints:
         """Bytes of each of the silo's clients' value."""
         span = self._axis.span[silo]
         sizes = np.zeros(span.stop - span.start, dtype=np.int64)
-        for place, value in each.items():
+        for place, value in by_place.items():
             if span.start <= place < span.stop:
                 sizes[place - span.start] = tree.nbytes(value)
         return sizes

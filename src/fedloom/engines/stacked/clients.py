@@ -115,15 +115,16 @@ class Clients(Engine):
         self._execution = Execution(self._client_call, self.executors, set(), rules)
         self._all = np.ones(self._axis.size, dtype=bool)
         self._roster = self._all.copy()  # one for all scopes: changed in place
+        self._sat_out = ~self._all  # those who left it for want of rows
         self._owner = np.stack(
             [placement.owner[silo].numpy() + self._axis.span[silo].start for silo in topology.silos]
         )
 
     def __str__(self) -> str:
         """A description for logs: how many clients are computed at once."""
-        each = "; ".join(f"{silo}: {sizing}" for silo, sizing in self._sizing.items())
+        sizings = "; ".join(f"{silo}: {sizing}" for silo, sizing in self._sizing.items())
         compiled = " (compiled: one by one, where that can be)" if self.executors.sums_some else ""
-        return f"stacked; clients at once: {each}{compiled}"
+        return f"stacked; clients at once: {sizings}{compiled}"
 
     # Time
 
@@ -132,6 +133,7 @@ class Clients(Engine):
         self.executors.begin()
         self._plan.begin()
         self._roster[:] = True
+        self._sat_out[:] = False
         self._shrink_roster(Moment(round), self._all)
 
     def finish(self) -> None:
@@ -207,15 +209,15 @@ class Clients(Engine):
         return {self._axis.client(place): own for place, own in by_place.items()}
 
     def place_clients(self, values: Mapping[Client, Any]) -> AtClients[Any]:
-        each = {}
+        by_place = {}
         for silo in self.scope:
             for place, name in enumerate(self._names[silo], self._axis.span[silo].start):
                 if (client := Client(silo, name)) in values:
-                    each[place] = values[client]
-        return self._stacked(each)
+                    by_place[place] = values[client]
+        return self._stacked(by_place)
 
-    def _stacked(self, each: Mapping[int, Any]) -> StackedValues:
-        return StackedValues(stacked_by_shape(each), self._axis.size, self.scope)
+    def _stacked(self, by_place: Mapping[int, Any]) -> StackedValues:
+        return StackedValues(stacked_by_shape(by_place), self._axis.size, self.scope)
 
     def _lazy(self, value: Any, user: str) -> LazyValue:
         """A placed value as a lazy one."""
@@ -292,7 +294,7 @@ class Clients(Engine):
             int(place): own
             for chunk in self._chunks(present, lazy)
             for place, own in zip(
-                chunk.places, lazy.value(chunk).each(len(chunk.places)), strict=True
+                chunk.places, lazy.value(chunk).by_client(len(chunk.places)), strict=True
             )
         }
         return dict(sorted(by_place.items()))

@@ -102,7 +102,7 @@ class SharedValue(LazyValue):
             split = [tree.apart(value) for value in values]
             shapes = [[(a.shape, a.dtype) for a in tensors] for tensors, _ in split]
             same_form = all(form == split[0][1] for _, form in split)
-            if not same_form or any(each != shapes[0] for each in shapes):
+            if not same_form or any(other != shapes[0] for other in shapes):
                 return False
             self._together[silos] = stack(values)
         return True
@@ -282,7 +282,7 @@ class LazyWork(LazyValue):
         loop = any(getattr(arg, "loop_only", False) for arg in trees)
         if count >= self._smallest_batch and not loop:
             return ChunkValue(self._execution.call(self._for_all(stacked), where, trees), True)
-        args_by_client = zip(*(arg.each(count) for arg in args), strict=True)
+        args_by_client = zip(*(arg.by_client(count) for arg in args), strict=True)
         for_one = giving_tensors(self.f) if loop else self._for_one()
         return ChunkValue(
             stack(

@@ -197,8 +197,8 @@ class MinibatchRows(RowMap):
         if not counts.all():
             rows = np.bincount(owners[counts], minlength=len(rows))
             weights = np.where(counts, weights, 0)
-        each = weights / np.maximum(rows.take(owners), 1).astype(weights.dtype)
-        shares = self._sent(np.take_along_axis(each, chunk.pool.at, axis=1))
+        row_weights = weights / np.maximum(rows.take(owners), 1).astype(weights.dtype)
+        shares = self._sent(np.take_along_axis(row_weights, chunk.pool.at, axis=1))
         if mask is None:
             chunk.memo[self] = shares
         return shares
@@ -309,8 +309,8 @@ class RowNoise(LazyValue):
     def _compute(self, chunk: Chunk) -> ChunkValue:
         positions = self._where.positions(chunk)
         rows = rows_at(self._where.ids, positions.slots)
-        each = zip(chunk.places.tolist(), rows, positions.mask, strict=True)
-        noise = [among_padding(self._draw(self._client(at), r[ok]), ok) for at, r, ok in each]
+        clients = zip(chunk.places.tolist(), rows, positions.mask, strict=True)
+        noise = [among_padding(self._draw(self._client(at), r[ok]), ok) for at, r, ok in clients]
         return ChunkValue(stack(noise), True)
 
 
@@ -354,9 +354,10 @@ class ScatteredRows(LazyValue):
             return ChunkValue(Rows(value.unflatten(0, positions.over.shape), mask), True)
         return ChunkValue(Rows(rows_at(value, positions.over), mask), True)
 
-    def _join(self, each: Sequence[Rows]) -> tuple[Tensor, Tensor | None]:
+    def _join(self, by_silo: Sequence[Rows]) -> tuple[Tensor, Tensor | None]:
         """The concatenated rows of silos, and a mask of those that count (None: all)."""
-        value = torch.cat([rows.value for rows in each]) if len(each) > 1 else each[0].value
-        if all(rows.mask is self.minibatch_rows.everything for rows in each):
+        first = by_silo[0].value
+        value = torch.cat([rows.value for rows in by_silo]) if len(by_silo) > 1 else first
+        if all(rows.mask is self.minibatch_rows.everything for rows in by_silo):
             return value, None
-        return value, torch.cat([rows.mask for rows in each])
+        return value, torch.cat([rows.mask for rows in by_silo])

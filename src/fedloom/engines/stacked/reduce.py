@@ -56,8 +56,8 @@ class Reduce(Booking):
                     rows_of_client = where.real(chunk, lazy.value(chunk))
                     self._check_finite(kind, self._client(chunk), rows_of_client)
             masks = [where.everything] * len(silos) if mask is None else mask.split(where.size)
-            each = map(Rows, rows.split(where.size), masks)
-            gathered.update(zip(silos, each, strict=True))
+            rows_of_silos = map(Rows, rows.split(where.size), masks)
+            gathered.update(zip(silos, rows_of_silos, strict=True))
         self._book_rows("up", kind, present, where, masked=False)
         self._gathered = AtHubs({silo: gathered[silo] for silo in self.scope}, self.scope)
         return self._gathered
@@ -117,15 +117,15 @@ class Reduce(Booking):
                 for chunk in self._single_clients(present):
                     self._check_finite(kind, self._client(chunk), lazy.value(chunk).tree)
                 self._check_finite(kind, silos[0], stacked)
-            each = tree.unbound(stacked, len(silos))
+            own_means = tree.unbound(stacked, len(silos))
             means.update(
                 {
                     j: a
-                    for j, a, any_ in zip(silos, each, have_weight(weight_sums), strict=True)
+                    for j, a, any_ in zip(silos, own_means, have_weight(weight_sums), strict=True)
                     if any_
                 }
             )
-            self._means.append((silos, each, stacked))
+            self._means.append((silos, own_means, stacked))
         more = 0 if weights is None else self.dtype.itemsize
         self._book_all("up", kind, present, {j: self._size(j, a) + more for j, a in before.items()})
         result = AtHubs(means, self.scope)

@@ -98,8 +98,8 @@ class ChunkSizing:
             return np.array_split(places, self._pieces(len(places), int(widths.sum())))
         chunks = []
         while len(places):
-            each = self.weights + int(widths[0]) * self.row
-            end = min(len(places), max(1, self.limits.chunk // max(1, each)))
+            client_bytes = self.weights + int(widths[0]) * self.row
+            end = min(len(places), max(1, self.limits.chunk // max(1, client_bytes)))
             for length in self._split(widths[:end]):
                 chunks.append(places[:length])
                 places, widths = places[length:], widths[length:]

@@ -65,8 +65,8 @@ class RowStore:
             before = tree.sent(torch.from_numpy(chunk.of * len(self.x[chunk.silos[0]])), x.device)
             rows = rows + before.reshape(-1, *[1] * (rows.ndim - 1))
             return rows_at(x, rows), None if y is None else rows_at(y, rows)
-        each, labels = self._of(chunk.silos)
-        return _rows_of_silos(chunk, each, rows), _rows_of_silos(
+        features, labels = self._of(chunk.silos)
+        return _rows_of_silos(chunk, features, rows), _rows_of_silos(
             chunk, labels, rows
         ) if labels else None
 
@@ -78,9 +78,9 @@ class RowStore:
             x, y = (None if a is None else a.index_select(0, ids) for a in joined)
             assert x is not None
             return x, y
-        each, labels = self._of(silos)
+        features, labels = self._of(silos)
         split = ids.split(list(counts))
-        x = torch.cat([a.index_select(0, at) for a, at in zip(each, split, strict=True)])
+        x = torch.cat([a.index_select(0, at) for a, at in zip(features, split, strict=True)])
         if not labels:
             return x, None
         return x, torch.cat([a.index_select(0, at) for a, at in zip(labels, split, strict=True)])

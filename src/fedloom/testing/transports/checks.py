@@ -30,11 +30,11 @@ from .federation import (
     until,
 )
 
-Check = Callable[[Connect], None]
-TRANSPORT_CHECKS: dict[str, Check] = {}
+TransportCheck = Callable[[Connect], None]
+TRANSPORT_CHECKS: dict[str, TransportCheck] = {}
 
 
-def _check(f: Check) -> Check:
+def _check(f: TransportCheck) -> TransportCheck:
     TRANSPORT_CHECKS[f.__name__] = f
     return f
 

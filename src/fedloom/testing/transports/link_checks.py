@@ -35,13 +35,13 @@ from .federation import (
     until,
 )
 
-Check = Callable[[Make], None]
-LINK_CHECKS: dict[str, Check] = {}
+LinkCheck = Callable[[Make], None]
+LINK_CHECKS: dict[str, LinkCheck] = {}
 CUTS, EVERY = 8, 0.15  # of each connection; seconds
 BRIEF = Timing(beat=0.1, silence=1.0, linger=1.0)  # where somebody stays away for good
 
 
-def _check(f: Check) -> Check:
+def _check(f: LinkCheck) -> LinkCheck:
     LINK_CHECKS[f.__name__] = f
     return f
 

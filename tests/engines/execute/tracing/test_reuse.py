@@ -76,8 +76,8 @@ def test_any_program_gives_the_same_bits_and_leaves_its_arguments_alone(steps, u
 
 def test_a_step_is_written_over_its_slope():
     def step(theta, x, moves, lr):
-        slope = x.transpose(0, 1) @ (x @ theta)
-        return torch.where(moves, torch.addcmul(theta, slope, lr, value=-1), theta)
+        gradient = x.transpose(0, 1) @ (x @ theta)
+        return torch.where(moves, torch.addcmul(theta, gradient, lr, value=-1), theta)
 
     draw = torch.Generator().manual_seed(0)
     theta, x = (torch.randn(n, SIZE, generator=draw) for n in (SIZE, 9))
@@ -96,10 +96,10 @@ def test_clients_that_do_not_move_stay_where_they_are(idle):
     """For any number of moving clients, however the mask is written."""
 
     def step(theta, bias, x, mask):
-        slope = torch.bmm(x.transpose(1, 2), torch.bmm(x, theta))
+        gradient = torch.bmm(x.transpose(1, 2), torch.bmm(x, theta))
         moves = mask.any(1)
-        one = torch.where(moves[:, None, None], theta - slope, theta)
-        two = torch.where(mask[:, 1:2], bias - slope[:, 0], bias)  # by a part of the mask
+        one = torch.where(moves[:, None, None], theta - gradient, theta)
+        two = torch.where(mask[:, 1:2], bias - gradient[:, 0], bias)  # by a part of the mask
         return one, two, torch.where(moves[:, None], two - one[:, 0], two)
 
     draw = torch.Generator().manual_seed(0)

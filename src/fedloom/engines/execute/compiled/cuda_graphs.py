@@ -17,9 +17,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.dlpack import from_dlpack, to_dlpack  # type: ignore[attr-defined]
 
 from ..executor import first_line, log
-from ..tracing.replay import Sizes
+from ..tracing.replay import TensorSizes
 
-Step = Callable[[Sequence[Tensor], Sequence[Tensor]], object]  # arguments, tensors for the results
+Writing = Callable[[Sequence[Tensor], Sequence[Tensor]], object]  # arguments, and where results go
 Record = Callable[[Callable[[], object]], Callable[[], object]]
 
 
@@ -27,19 +27,19 @@ class RecordedStep:
     """A step that writes its results into tensors `like` these. `record`: turns a call into one
     that can be repeated; `most`: the largest number of recordings."""
 
-    def __init__(self, step: Step, like: Sequence[Tensor], record: Record, most: int):
+    def __init__(self, step: Writing, like: Sequence[Tensor], record: Record, most: int):
         self._step, self._record, self._most = step, record, most
         self._like = [(tuple(a.shape), a.stride(), a.dtype, a.device) for a in like]
         self._sets: list[list[Tensor]] = []
         # by sizes, which tensor may be which result of the step before
-        self._carried: dict[Sizes, dict[int, int]] = {}
+        self._carried: dict[TensorSizes, dict[int, int]] = {}
         # results of each set that callers may hold
         self._handed_out: list[list[StorageWeakRef]] = [[], []]
         # other tensors that recordings read, and their memory, by argument
         self._inputs: dict[tuple[int, torch.Size], Tensor] = {}
         self._memory: dict[int, Tensor] = {}
-        self._plays: dict[tuple[Sizes, int], Callable[[], object]] = {}
-        self._seen: set[Sizes] = set()
+        self._plays: dict[tuple[TensorSizes, int], Callable[[], object]] = {}
+        self._seen: set[TensorSizes] = set()
         self._off = False
 
     def __call__(self, *tensors: Tensor) -> list[Tensor]:
@@ -107,7 +107,7 @@ class RecordedStep:
         return self._inputs[i, a.shape]
 
     def _record_step(
-        self, sizes: Sizes, source: int, inputs: Sequence[Tensor], target: int
+        self, sizes: TensorSizes, source: int, inputs: Sequence[Tensor], target: int
     ) -> Callable[[], object] | None:
         """A new recording; None if there are too many, or recording fails."""
         into = self._sets[target]

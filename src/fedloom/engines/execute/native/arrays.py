@@ -43,12 +43,12 @@ def size_of(n: Any) -> Size:
     """The size of a traced axis."""
     if not isinstance(n, SymInt):
         return Size(int(n))
-    each, rest = n.node.expr.as_coeff_Mul()
+    factor, rest = n.node.expr.as_coeff_Mul()
     if rest.is_number:
-        return Size(int(each * rest))
+        return Size(int(factor * rest))
     if not rest.is_Symbol:
         raise Unsupported(f"sizes like {n}")
-    return Size(int(each), True)
+    return Size(int(factor), True)
 
 
 def shape_of(node: fx.Node) -> Sizes:
@@ -93,8 +93,8 @@ class Array:
             return False
         shape = tuple(self.shape[d] for d in outer_first(self.strides))
         strides = tuple(self.strides[d] for d in outer_first(self.strides))
-        each = zip(shape, strides, contiguous_strides(shape), strict=True)
-        return all(size == ONE or stride == contiguous for size, stride, contiguous in each)
+        axes = zip(shape, strides, contiguous_strides(shape), strict=True)
+        return all(size == ONE or stride == contiguous for size, stride, contiguous in axes)
 
     def along(self, shape: Sizes) -> Sizes:
         """The strides when it is broadcast to a shape."""
@@ -123,21 +123,21 @@ def outer_first(strides: Sizes) -> list[int]:
     return sorted(range(len(strides)), key=lambda d: (not strides[d].rows, -strides[d].each))
 
 
-def loop_axes(shape: Sizes, each: Sequence[Sizes], by: Sizes) -> tuple[Sizes, list[Sizes]]:
+def loop_axes(shape: Sizes, operands: Sequence[Sizes], by: Sizes) -> tuple[Sizes, list[Sizes]]:
     """The axes to loop over, outermost first (by the strides `by`), and each operand's strides
     there. Axes that are contiguous for all operands are merged."""
     sizes: list[Size] = []
-    strides: list[list[Size]] = [[] for _ in each]
+    strides: list[list[Size]] = [[] for _ in operands]
     for d in outer_first(by):
         if shape[d] == ONE:
             continue
-        if sizes and all(s[-1] == a[d] * shape[d] for s, a in zip(strides, each, strict=True)):
+        if sizes and all(s[-1] == a[d] * shape[d] for s, a in zip(strides, operands, strict=True)):
             sizes[-1] = sizes[-1] * shape[d]
-            for s, a in zip(strides, each, strict=True):
+            for s, a in zip(strides, operands, strict=True):
                 s[-1] = a[d]
             continue
         sizes.append(shape[d])
-        for s, a in zip(strides, each, strict=True):
+        for s, a in zip(strides, operands, strict=True):
             s.append(a[d])
     return tuple(sizes), [tuple(s) for s in strides]
 

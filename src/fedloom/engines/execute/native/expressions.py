@@ -114,12 +114,12 @@ def expression(node: fx.Node, args: list[Operand]) -> str:
         return _clamped(args, kind)
     if name == "pow":
         return _power(args, kind, f)
-    each = [x.as_(kind) for x in args]
+    typed = [x.as_(kind) for x in args]
     if name in CALLED:
         if not kind.is_floating_point:
             raise Unsupported(f"{name} of whole numbers")
-        return f"{CALLED[name]}{f}({each[0]})"
-    return WRITTEN[name].format(*each, f=f)
+        return f"{CALLED[name]}{f}({typed[0]})"
+    return WRITTEN[name].format(*typed, f=f)
 
 
 def _clamped(args: list[Operand], kind: torch.dtype) -> str:

@@ -103,13 +103,13 @@ class Program:
     def like(self) -> list[Tensor]:
         """The shapes of a client's results."""
         shapes = [[size.each for size in a.shape] for a in self._results]
-        each = zip(shapes, self._results, strict=True)
-        return [torch.empty(shape, dtype=a.kind, device="meta") for shape, a in each]
+        results = zip(shapes, self._results, strict=True)
+        return [torch.empty(shape, dtype=a.kind, device="meta") for shape, a in results]
 
     def __call__(self, clients: ClientRows, tensors: Sequence[Tensor], silos: int) -> Totals:
         """The sums for these arguments."""
-        each = zip(tensors, self.parameters, strict=True)
-        parameters = [(a.mT if g.turned else a).contiguous() for a, g in each]
+        given = zip(tensors, self.parameters, strict=True)
+        parameters = [(a.mT if g.turned else a).contiguous() for a, g in given]
         most = max(1, self._limits.program_sums // (8 * sum(self._sizes) * silos))
         edges, blocks = _blocks(np.bincount(clients.silo, minlength=silos).tolist(), most)
         rows = -(-int(clients.rows.max(initial=0)) // ROWS) * ROWS
@@ -151,12 +151,12 @@ def _shaped(a: Tensor, like: Array) -> Tensor:
 def source_of(w: Emitter, layouts: Sequence[Layout], weighted: bool) -> str:
     """The C source. Loops are functions of their own: the Q steps of a round call the same ones,
     which stay in the instruction cache."""
-    lines = ["#include <math.h>", "#include <stdint.h>", "typedef int64_t I;", TYPE]
+    lines = ["#include <math.h>", "#include <stdint.h>", "typedef int64_t I;", TYPE, *w.stored]
     total = sum(numel(array.shape).each for array in w.results[weighted:])
     for few in (0, *FEW):
         lines += _client(w, layouts, weighted, few)
-    each = ", ".join(f"client{n}" for n in (0, *FEW))
-    lines.append(f"static Client *const few[] = {{ {each} }};")
+    functions = ", ".join(f"client{n}" for n in (0, *FEW))
+    lines.append(f"static Client *const few[] = {{ {functions} }};")
     return "\n".join([*lines, RUN.replace("TOTAL", str(total)).replace("FEW", str(FEW[-1]))])
 
 
@@ -170,8 +170,8 @@ def _client(w: Emitter, layouts: Sequence[Layout], weighted: bool, few: int) -> 
         lines.append(f"static __attribute__((noinline)) void {name}_{few}{text}")
     lines.append(CLIENT.format(few=few))
     for i, (parameters, layout) in enumerate(zip(w.parameters, layouts, strict=True)):
-        kind, each = TYPES[parameters.kind], numel(parameters.shape).each
-        skip = {"same": "", "silo": f" + silo * {each}", "rows": f" + start * {each}"}[layout]
+        kind, length = TYPES[parameters.kind], numel(parameters.shape).each
+        skip = {"same": "", "silo": f" + silo * {length}", "rows": f" + start * {length}"}[layout]
         lines.append(f"const {kind} *const a{i} = (const {kind} *)in[{i}]{skip};")
     fixed = varying = total = 0
     for i, size in enumerate(w.slots):

@@ -161,9 +161,6 @@ def _compile(
     limits: Limits,
 ) -> CompiledMean | None:
     """Trace and compile work, if possible."""
-    from ..tracing.trace import traced  # slow to import, as what it is built on
-    from .decompose import decomposed
-
     began, weighted = time.perf_counter(), len(outputs) > 1
     tensors, form = tree.apart(tuple(_for_one_client(*argument) for argument in arguments))
     layouts = [argument.layout for argument in arguments for _ in tree.tensors(argument.value)]
@@ -175,6 +172,8 @@ def _compile(
         return tuple(_evaluated(value, by_leaf) for value in outputs)
 
     def written(graph: fx.GraphModule, fake: Sequence[Tensor]) -> Program:
+        from .decompose import decomposed
+
         plain = decomposed(graph, fake).graph
         emitter = Emitter(plain, better_turned(plain))
         for parameter, layout in zip(emitter.parameters, layouts, strict=True):
@@ -191,6 +190,9 @@ def _compile(
 
     name = _name(outputs)
     try:
+        # Imported late: slow, and built on private parts of torch, which may be missing.
+        from ..tracing.trace import traced
+
         program, form_of_outputs, unmet = traced(work, tensors, form, varies, written)
     except SiloAsked:
         raise

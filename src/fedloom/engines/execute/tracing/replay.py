@@ -24,7 +24,7 @@ from torch import Tensor
 from ....core import tree
 from ..executor import first_line, log
 
-Sizes = tuple[tuple[int, ...], ...]
+TensorSizes = tuple[tuple[int, ...], ...]
 SLOW = 0.1  # seconds of a call from which its overhead does not matter,
 AHEAD = 1.0  # or, in a worker thread, where others wait for it
 VARIANTS = 3  # traces of a function, for different sizes
@@ -32,7 +32,7 @@ MAX_FUNCTIONS = 64  # functions remembered,
 MAX_SIZES = 4096  # and sizes of their tensors
 
 # Operations bypass autograd, which they do not need. Private in torch, so with a fallback.
-BARE = getattr(torch._C, "_AutoDispatchBelowADInplaceOrView", torch.no_grad)
+WITHOUT_AUTOGRAD = getattr(torch._C, "_AutoDispatchBelowADInplaceOrView", torch.no_grad)
 
 
 @dataclass
@@ -46,7 +46,7 @@ class TracedFunction:
     replay: Callable[..., Any] | None = None
     form: tree.Form | None = None  # of the result
     unmet: Callable[[Sequence[Tensor]], str | None] | None = None  # why the trace is not valid
-    known: dict[Sizes, bool] = field(default_factory=dict)
+    known: dict[TensorSizes, bool] = field(default_factory=dict)
     warned: bool = False  # that some sizes are not traced
 
 
@@ -60,7 +60,7 @@ class Replayer:
 
     def __init__(self, after: int, compile: Compile | None = None, worth: float = 0.0):
         self._after, self._compile, self._worth = after, compile, worth
-        self._plainly = torch.no_grad if compile else BARE  # the context of a replay
+        self._plainly = torch.no_grad if compile else WITHOUT_AUTOGRAD  # the context of a replay
         self.entries: OrderedDict[Hashable, TracedFunction] = OrderedDict()
         self._quick: dict[Hashable, TracedFunction] = {}  # by sizes that they are valid for
         self._due: dict[
@@ -110,7 +110,7 @@ class Replayer:
         key: tuple[Hashable, ...],
         f: Callable[..., Any],
         tensors: Sequence[Tensor],
-        sizes: Sizes,
+        sizes: TensorSizes,
     ) -> TracedFunction:
         """The trace for such sizes, made or to be made. A function may depend on sizes, so it has
         several."""
@@ -127,7 +127,7 @@ class Replayer:
         entry: TracedFunction,
         f: Callable[..., Any],
         tensors: Sequence[Tensor],
-        sizes: Sizes,
+        sizes: TensorSizes,
         last: bool,
     ) -> bool:
         """Whether the trace is valid for these sizes. `last`: there is no further variant."""
@@ -182,7 +182,7 @@ class Replayer:
         log.log(level, text, getattr(f, "__qualname__", f), first_line(problem))
 
 
-def _note_sizes(entry: TracedFunction, sizes: Sizes) -> None:
+def _note_sizes(entry: TracedFunction, sizes: TensorSizes) -> None:
     flat = [size for shape in sizes for size in shape]
     entry.seen = entry.seen or [set() for _ in flat]
     for sizes_of_axis, size in zip(entry.seen, flat, strict=True):

@@ -79,8 +79,8 @@ def _unmet(guards: str | None) -> Unmet:
 
     def unmet(tensors: Sequence[Tensor]) -> str | None:
         scope = {"L": {f"t{i}": a for i, a in enumerate(tensors)}}
-        each = zip(texts, codes, strict=True)
-        return next((text for text, code in each if not eval(code, SYMPY_INTERP, scope)), None)
+        guards = zip(texts, codes, strict=True)
+        return next((text for text, code in guards if not eval(code, SYMPY_INTERP, scope)), None)
 
     return unmet
 

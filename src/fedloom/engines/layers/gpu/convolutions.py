@@ -9,17 +9,21 @@ kernels. The choice by layer was measured on an H200: `python -m benchmarks.conv
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache, partial
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..rules import ReplacedLayers, tracing
 from . import products
+
+try:
+    from torch.utils._python_dispatch import TorchDispatchMode
+except ImportError:  # private in torch; without it, convolutions stay torch's own
+    TorchDispatchMode = nullcontext  # type: ignore[misc, assignment]
 
 aten = torch.ops.aten
 FEW = 16  # channels below which memory order does not matter

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ...core.extras import need
-from ..catalog import Files, dataset
-from ..dataset import Dataset
-from .common import OWN_BUILD, Array, arrays, labels, pixels, reading
+from ....core.extras import need
+from ...catalog import Files, dataset
+from ...dataset import Dataset
+from ..common import OWN_BUILD, Array, arrays, labels, pixels, reading
 
 TRAIN = {
     "train_00.webp": "6e67655d36b1929012f3e849b7095021d2936fc37b7f33c321ec586322c93014",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..catalog import Files, dataset
-from ..dataset import Dataset
+from ...catalog import Files, dataset
+from ...dataset import Dataset
 from .idx import NAMES, digit_images
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..catalog import Files, dataset
-from ..dataset import Dataset
-from .common import OWN_BUILD, arrays, labels, views
+from ...catalog import Files, dataset
+from ...dataset import Dataset
+from ..common import OWN_BUILD, arrays, labels, views
 
 
 @dataset(

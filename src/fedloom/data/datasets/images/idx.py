@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ...core.errors import DataError
-from ..dataset import Dataset
-from .common import Array, labels, pixels, reading
+from ....core.errors import DataError
+from ...dataset import Dataset
+from ..common import Array, labels, pixels, reading
 
 NAMES = (
     "train-images-idx3-ubyte",

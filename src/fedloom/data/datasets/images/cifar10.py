@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ...core.errors import DataError
-from ..catalog import Files, dataset
-from ..dataset import Dataset
-from .common import Array, labels, pixels, reading
+from ....core.errors import DataError
+from ...catalog import Files, dataset
+from ...dataset import Dataset
+from ..common import Array, labels, pixels, reading
 
 CLASSES = (
     "airplane",

@@ -21,7 +21,7 @@ OPTIONS = [
     ("grpc.max_send_message_length", CHUNK + (1 << 16)),
     ("grpc.use_local_subchannel_pool", 1),
 ]
-METHOD = "/bare.Exchange/Talk"
+METHOD = "/baseline.Exchange/Talk"
 
 
 class Stream:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...core.errors import DataError
-from ..catalog import Files, dataset
-from ..dataset import Dataset
-from .common import OWN_BUILD, arrays, labels, views
+from ....core.errors import DataError
+from ...catalog import Files, dataset
+from ...dataset import Dataset
+from ..common import OWN_BUILD, arrays, labels, views
 
 OFFSETS = 6
 TESTED = (4, 5)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...core.errors import DataError
-from ..catalog import Files, dataset
-from ..dataset import Dataset
+from ....core.errors import DataError
+from ...catalog import Files, dataset
+from ...dataset import Dataset
 from .idx import NAMES, digit_images
 
 CLASSES = (
