@@ -3,10 +3,10 @@
     FEDLOOM_DATA=... python -m benchmarks.optimisers            # a table in Markdown
     FEDLOOM_DATA=... python -m benchmarks.optimisers --quick    # one seed
 
-Every way gets the same data, model, minibatches and rounds; for each, the step size with the lowest
-mean training loss over the seeds is shown, with that loss, the test metric, and how many of the step
-sizes that were tried come to within 5 % of its loss. `diverged`: tries whose loss ended above its
-start, in some seed.
+Every way gets the same data, model, minibatches and rounds. Of each, the step size with the lowest
+mean training loss over the seeds is shown, with that loss, the test metric, and how many of the
+step sizes that were tried come within 5 % of it. `diverged`: step sizes with which the loss ended
+above its start, in some seed.
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ class SplitNN(TieredSGD):
         gradients: AtHubs[Mapping[str, Rows]],
         state: Any,
         draw: Draw,
-    ) -> State:
+    ) -> Any:
         """Steps 5-6: every silo gets its share of the derivatives and pulls it back Q times."""
         share = fed.spread(HUB_CUT_GRADIENT, gradients, frm=frm)
         gradient_k = fed.scatter(CUT_GRADIENT, share, draw.rows)

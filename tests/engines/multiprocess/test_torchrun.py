@@ -37,7 +37,7 @@ def test_two_ranks_are_one(torchrun, tmp_path):
     silos that share chunks, compiled or not, state held at clients; with absent clients, over a
     restart."""
     results = compared(torchrun, tmp_path, 2, "Drawn", *FOUR)
-    assert len(results) == 15
+    assert len(results) == 17
     assert all(case["clients"] > 0 for case in results)
     judge(results)
 

@@ -33,13 +33,14 @@ STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
 class Trained(NamedTuple):
-    """What a client has after its local steps, or a hub after its own."""
+    """What a client has after its local steps, or a hub after its own: of a block (Theta), or of
+    what else is trained."""
 
-    theta: Theta
+    theta: Any
     memory: Memory
 
 
-def theta_of(trained: Trained) -> Theta:
+def theta_of(trained: Trained) -> Any:
     return trained.theta
 
 
@@ -113,7 +114,7 @@ WORDS[Optimizer] = "an optimiser"
 
 class Velocity(NamedTuple):
     velocity: Any
-    count: Tensor  # steps so far
+    steps: Tensor  # so far
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,11 +154,11 @@ class SGD(Optimizer):
         direction = velocity
         if self.nesterov:
             direction = tree.map_tensors(lambda g, v: g + self.momentum * v, gradient, velocity)
-        return descended(theta, direction, lr), Velocity(velocity, memory.count + 1)
+        return descended(theta, direction, lr), Velocity(velocity, memory.steps + 1)
 
     def _velocity(self, gradient: Any, memory: Velocity) -> Any:
         """The first one is the gradient, whatever the dampening."""
-        first = memory.count == 0
+        first = memory.steps == 0
 
         def next_one(g: Tensor, v: Tensor) -> Tensor:
             if not self.dampening:
@@ -170,7 +171,7 @@ class SGD(Optimizer):
 class Moments(NamedTuple):
     first: Any  # of the gradients
     second: Any
-    count: Tensor  # steps so far
+    steps: Tensor  # so far
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,7 +189,7 @@ class Adam(Optimizer):
 
     def rule(self, theta: Any, gradient: Any, memory: Any, lr: Tensor) -> tuple[Any, Memory]:
         theta, gradient = self.with_decay(theta, gradient, lr)
-        (beta, beta2), count = self.betas, memory.count + 1
+        (beta, beta2), count = self.betas, memory.steps + 1
         first = tree.map_tensors(lambda m, g: m.lerp(g, 1 - beta), memory.first, gradient)
         second = tree.map_tensors(
             lambda v, g: beta2 * v + (1 - beta2) * g * g, memory.second, gradient

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..alone import Alone
 from ..shared.tiered import MODEL, UPDATE
 from ..tdcd import TDCD
@@ -32,6 +34,12 @@ def alone_cases(kind: type[Alone]) -> Cases:
         for example in examples
         if (settings := {name: v for name, v in vars(example).items() if name != "combined"})
     ]
-    kept = {"local_steps": 2, "lr": 0.05, "batch": 9, "optimizer": KEPT_MOMENTUM, "hub": COASTING}
+    kept: dict[str, Any] = {
+        "local_steps": 2,
+        "lr": 0.05,
+        "batch": 9,
+        "optimizer": KEPT_MOMENTUM,
+        "hub": COASTING,
+    }
     twins.append(Twin("and with optimisers", kind(**kept), TDCD(**kept), 1, None))
     return Cases(examples, twins)

@@ -31,7 +31,13 @@ def fedavg_cases(kind: type[FedAvg]) -> Cases:
         kind(local_steps=2, lr=0.2, batch=9, minibatch="reused", weighting="uniform", l2=0.05),
     ]
     first, second = examples
-    kept = {"local_steps": 2, "lr": 0.05, "batch": 9, "optimizer": KEPT_ADAM, "hub": COASTING}
+    kept: dict[str, Any] = {
+        "local_steps": 2,
+        "lr": 0.05,
+        "batch": 9,
+        "optimizer": KEPT_ADAM,
+        "hub": COASTING,
+    }
     pooled = Central(local_steps=3, lr=0.2, batch=12, minibatch="fresh")
     twins = [
         Twin("a silo alone", first, Alone(**vars(first)), 1, None),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from ...core import tree
 from ...data.partition.views import small_set
@@ -56,10 +57,10 @@ def hyfem_avg_cases(kind: type[HyFEMAvg]) -> Cases:
     ]
     fresh = {"local_steps": 2, "lr": 0.2, "batch": 12, "minibatch": "fresh"}
     reused = {"local_steps": 3, "lr": 0.2, "batch": 12, "minibatch": "reused", "l2": 0.05}
-    adam = {"local_steps": 2, "lr": 0.05, "batch": 12, "optimizer": "adam"}
+    adam: dict[str, Any] = {"local_steps": 2, "lr": 0.05, "batch": 12, "optimizer": "adam"}
     adam["minibatch"] = "fresh"
     twins = [
-        Twin("all views, Pi fixed: FedAvg", kind(**s, sweeps=0), TDCD(**s), 1, None)  # type: ignore[arg-type]
+        Twin("all views, Pi fixed: FedAvg", kind(**s, sweeps=0), TDCD(**s), 1, None)
         for s in (fresh, reused, adam)
     ]
     return Cases(examples, twins, sample, renamed)

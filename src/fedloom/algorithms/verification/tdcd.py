@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..alone import Alone
 from ..central import Central
 from ..shared.hub_steps import Relaxed
@@ -69,8 +71,8 @@ def tdcd_cases(kind: type[TDCD]) -> Cases:
 
 def optimizer_twins(kind: type[TDCD]) -> list[Twin]:
     """Relaxation scales one step; with Q = 1 and lr = 1, theta - mean is the pooled gradient."""
-    one_step = {"local_steps": 1, "batch": 9}
-    whole = {"local_steps": 1, "batch": None, "lr": 1.0}
+    one_step: dict[str, Any] = {"local_steps": 1, "batch": 9}
+    whole: dict[str, Any] = {"local_steps": 1, "batch": None, "lr": 1.0}
     rows = {**whole, "weighting": "rows"}
     pooled = Central(**{**whole, "lr": 0.05}, optimizer=Adam(state="kept", betas=(0.9, 0.99)))
     kept = kind(**one_step, lr=0.05, optimizer=KEPT_ADAM)
