@@ -51,6 +51,7 @@ class Trial:
     name: str
     process: Started
     told: int = 0
+    is_stopped: bool = False
 
 
 @dataclass
@@ -184,8 +185,9 @@ class Search:
             if record.round > one.told and value is not None:
                 one.trial.report(value, record.round)
                 one.told = record.round
-        if one.process.poll() is None and one.told and one.trial.should_prune():
-            one.process.terminate()
+        if one.told and not one.is_stopped and one.trial.should_prune():
+            one.is_stopped = True
+            one.process.terminate()  # once: it ends after its round
 
     def _end(self, one: Trial) -> int:
         """The run's exit code, or 0 where it was stopped on the way."""
@@ -199,11 +201,10 @@ class Search:
             state = TrialState.FAIL if value is None else TrialState.COMPLETE
             self._study.tell(one.trial, value, state=state)
             return code
-        pruned = one.told > 0 and one.trial.should_prune()
-        if not pruned:
+        if not one.is_stopped:
             one.trial.set_user_attr(FAILED, code)
-        self._study.tell(one.trial, state=TrialState.PRUNED if pruned else TrialState.FAIL)
-        return 0 if pruned else code
+        self._study.tell(one.trial, state=TrialState.PRUNED if one.is_stopped else TrialState.FAIL)
+        return 0 if one.is_stopped else code
 
     def _records(self, name: str) -> list[Record]:
         path = self.folder / name / "records.jsonl"

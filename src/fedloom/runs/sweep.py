@@ -171,13 +171,13 @@ def ranking(file: RunFile, asked: str | None) -> str:
         return usual if has_rows else TRAIN_LOSS
     if asked == TRAIN_LOSS:
         return asked
+    if asked != LOSS and asked not in set(metrics):
+        raise SettingError(f"--best {asked}{nearest(asked, [TRAIN_LOSS, LOSS, *metrics])}")
     if not has_rows:
         raise SettingError(
             f"--best {asked}: without validation rows this would choose by the test rows; keep "
             "some back (--set data.validation=0.15), or rank by train_loss"
         )
-    if asked != LOSS and asked not in set(metrics):
-        raise SettingError(f"--best {asked}{nearest(asked, [TRAIN_LOSS, LOSS, *metrics])}")
     return asked
 
 
