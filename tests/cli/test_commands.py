@@ -13,9 +13,10 @@ from tests.cli.conftest import records
 
 PROMISED = {
     "": {"--help", "--version", "--debug"},
-    "run": {"--wait", "file", "--set", "--out", "--resume", "--quiet"},
+    "run": {"--wait", "file", "--set", "--out", "--resume", "--more", "--quiet"},
     "sweep": {
-        *("file", "--set", "--grid", "--seeds", "--out", "--jobs", "--best", "--quiet", "--json")
+        *("file", "--set", "--grid", "--seeds", "--out", "--jobs", "--best", "--quiet", "--json"),
+        *("--search", "--trials"),
     },
     "compare": {"folders", "--metric", "--axis", "--out", "--json"},
     "report": {"folder"},
@@ -253,6 +254,21 @@ def test_best_must_be_a_metric(fedloom, run_file, tmp_path):
     code, _, err = fedloom("sweep", run_file, *given, "--best", "acuracy")
     assert code == 2
     assert "did you mean 'accuracy'" in err
+
+
+def test_sweeps_rank_by_validation_rows_never_by_test_rows(fedloom, run_file, tmp_path):
+    given = ("sweep", run_file, "--quiet", "--grid", "algorithm.local_steps=[1, 4]")
+    short = ("--set", "algorithm.rounds=2", "--out", tmp_path / "s")
+    code, _, err = fedloom(*given, *short, "--best", "accuracy")
+    assert code == 2
+    assert "would choose by the test rows; keep some back (--set data.validation=0.15)" in err
+    code, out, err = fedloom(*given, *short, "--set", "data.validation=0.2", "--json")
+    assert code == 0, err
+    results = json.loads(out)
+    losses = {run["settings"]["algorithm.local_steps"]: run["last"] for run in results["runs"]}
+    assert [point["mean"] for point in results["best"]] == sorted(
+        last["validation"]["loss"] for last in losses.values()
+    )
 
 
 def test_lone_silos_beside_each_other(fedloom, run_file, tmp_path):

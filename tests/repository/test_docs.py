@@ -137,7 +137,7 @@ def test_run_files_of_a_page(page):
         if registers and SAVED.match(text):  # which is run where the page has registered its own
             continue
         whole = text if "[data" in text else f'data = {{name = "synthetic"}}\n{text}'
-        assert RunFile.parse(whole).rounds > 0
+        assert RunFile.parse(whole).of_rows(1000).rounds > 0
 
 
 def test_the_readmes_example(tmp_path, monkeypatch, capsys):

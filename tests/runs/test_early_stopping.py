@@ -1,7 +1,9 @@
 """Early stopping: who stops when, what is kept, and that all engines agree."""
 
+import math
+from contextlib import suppress
+
 import pytest
-import torch
 
 from fedloom import (
     TDCD,
@@ -19,7 +21,7 @@ from fedloom import (
 )
 from fedloom.algorithms.verification.battery_cases import cases
 from fedloom.core import tree
-from fedloom.core.errors import SettingError
+from fedloom.core.errors import NotFiniteError, SettingError
 from fedloom.core.registry import algorithms
 from fedloom.data.federated import Federated
 from fedloom.testing import sample_of
@@ -198,13 +200,9 @@ def test_silos_that_train_alone_stop_together(data):
 
 def test_a_loss_that_is_not_finite_is_no_best(data):
     wild = run(data, TDCD(local_steps=1, lr=3e38, batch=40))
-    with pytest.raises(SettingError, match="nothing is trained"):
-        wild.snapshot()
-    try:
+    with suppress(NotFiniteError):
         wild.fit(3, every=1, stop=Stopping(3))
-    except Exception as problem:
-        assert "NaN or infinity" in str(problem)
-    assert wild.best is None or torch.isfinite(torch.tensor(wild.best.value))
+    assert wild.best is None or math.isfinite(wild.best.value)
 
 
 def test_fit_again_goes_on_with_it(data):

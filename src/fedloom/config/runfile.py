@@ -137,6 +137,9 @@ class RunFile:
         settings = self.values["stopping"]
         return Stopping(**settings) if settings else None
 
+    def without_stopping(self) -> RunFile:
+        return RunFile({**self.values, "stopping": {}}, self.source)
+
     @property
     def output(self) -> Output:
         return Output(**self.values["output"])

@@ -15,6 +15,7 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
     "data": {"PIL": "pillow", "sklearn": "scikit-learn"},
     "mlflow": {"mlflow": "mlflow-skinny"},
     "network": {"cryptography": "cryptography", "grpc": "grpcio", "msgspec": "msgspec"},
+    "optuna": {"optuna": "optuna"},
     "privacy": {"dp_accounting": "dp-accounting"},
     "report": {"jinja2": "jinja2", "matplotlib": "matplotlib", "PIL": "pillow"},
     "tensorboard": {"tensorboard": "tensorboard"},

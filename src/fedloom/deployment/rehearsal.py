@@ -98,8 +98,9 @@ class Rehearsal:
         data = build_data(file)
         run = build_run(file, data)
         if run.algorithm.asynchronous and not self.is_live:  # parties replay the order of visits
-            run.fit(file.of_rows(run.placement.size).rounds)
-            write_json(self.folder / "schedule.json", run.record.to_json())
+            order = build_run(file.without_stopping(), data)  # whenever the parties will stop
+            order.fit(file.of_rows(run.placement.size).rounds)
+            write_json(self.folder / "schedule.json", order.record.to_json())
             file = file.replaced("engine", schedule=str(self.folder / "schedule.json"))
         write_text(self.folder / "run.toml", file.to_toml(), SHARED)
         agreement = Agreement.of(file, SharedFacts.of(run, wants_balance(file)))

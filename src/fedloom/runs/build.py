@@ -138,7 +138,7 @@ def build_schedule(file: RunFile) -> Schedule:
     if engine.presence != 1:
         raise SettingError("engine: schedule says who is there; leave out presence")
     recorded = Recorded.read(Path(engine.schedule))
-    if recorded.rounds < file.rounds:
+    if recorded.rounds < file.rounds and file.stopping is None:  # else it may have ended there
         raise SettingError(
             f"engine: {engine.schedule} has {recorded.rounds} rounds, {file.rounds} are asked for"
         )

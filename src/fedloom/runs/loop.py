@@ -9,6 +9,7 @@ from typing import Any
 
 from ..algorithms.contract import Algorithm
 from ..fabric.engine import Engine, RunIsOver
+from ..fabric.schedule import Recorded, planned
 from .stopping import Validated
 
 
@@ -17,6 +18,12 @@ def why_it_ends(fed: Engine, algorithm: Algorithm, state: Any, round: int) -> st
     if isinstance(algorithm, Validated) and (why := algorithm.stops(fed, state)) is not None:
         return why
     return algorithm.halts(fed, round)
+
+
+def _is_replayed(fed: Engine, round: int) -> bool:
+    """Whether a record is replayed, and ended before this round."""
+    plan = planned(fed.schedule)
+    return isinstance(plan, Recorded) and round >= plan.rounds
 
 
 Playing = Generator[tuple[int, Any], bool | None, None]
@@ -41,6 +48,8 @@ def play(
             state = algorithm.start(fed)
         for round in range(first, rounds):
             if fed.decides and why_it_ends(fed, algorithm, state, round) is not None:
+                break
+            if not fed.decides and _is_replayed(fed, round):
                 break
             fed.begin(round)
             try:

@@ -19,15 +19,17 @@ from pathlib import Path
 from typing import Any
 
 from ..config.runfile import RunFile, override_key
-from ..core.errors import ExistsError, SettingError
+from ..core.errors import ExistsError, SettingError, nearest
 from ..core.files import SHARED, write_json, write_text
+from ..core.registry import metrics
 from ..core.toml import inline
 from ..records.manifest import Manifest
-from ..records.metrics import smaller_is_better
-from ..records.record import read_records
+from ..records.metrics import LOSS, smaller_is_better
+from ..records.record import read_records, result_of
 from .processes import Started
 
 Point = dict[str, Any]
+TRAIN_LOSS = "train_loss"
 
 
 @dataclass(frozen=True)
@@ -48,16 +50,9 @@ class Sweep:
         if seeds < 1:
             raise SettingError(f"--seeds must be at least 1, not {seeds}")
         values_of: dict[str, Sequence[Any]] = {}
-        for text in grid:
-            raw: dict[str, Any] = {}
-            key = ".".join(override_key(raw, text))
-            values: Any = raw
-            for part in key.split("."):
-                values = values[part]
+        for key, values, text in values_by_key(grid):
             if not isinstance(values, list) or not values:
                 raise SettingError(f"--grid {text}: section.key=[value, value, ...] is expected")
-            if key in values_of:
-                raise SettingError(f"--grid names {key} twice")
             values_of[key] = values
         return Sweep(file, tuple(overrides), values_of, seeds, out)
 
@@ -70,30 +65,20 @@ class Sweep:
                 point = dict(zip(self.grid, values, strict=True))
                 if self.seeds > 1 or not point:
                     point["engine.seed"] = seed
-                if points.setdefault(_name(point), point) is not point:
-                    raise SettingError(f"two runs of the sweep would be called {_name(point)}")
+                if points.setdefault(name_of(point), point) is not point:
+                    raise SettingError(f"two runs of the sweep would be called {name_of(point)}")
         return points
 
     def prepare(self) -> dict[str, Path]:
         """Check every run file before any is started, and write them: {name: folder}."""
         files = {
-            name: RunFile.read(self.file, (*self.overrides, *_settings(point)))
+            name: RunFile.read(self.file, (*self.overrides, *settings_of(point)))
             for name, point in self.points().items()
         }
         wanted = {"file": self.file.read_text(), "set": list(self.overrides), "seeds": self.seeds}
         wanted["grid"] = {key: list(values) for key, values in self.grid.items()}
-        saved = self.folder / "sweep.json"
-        if saved.is_file():
-            if json.loads(saved.read_text()) != wanted:
-                raise ExistsError(f"{self.folder} holds another sweep: name another folder (--out)")
-        elif self.folder.exists() and any(self.folder.iterdir()):
-            raise ExistsError(f"{self.folder} is not empty: name another folder (--out)")
-        write_json(saved, wanted, SHARED)
-        for name, file in files.items():
-            path = self.folder / "files" / f"{name}.toml"
-            own = file.replaced("output", folder=str(self.folder / name))
-            write_text(path, own.to_toml(), SHARED)
-        return {name: self.folder / name for name in files}
+        claim(self.folder, wanted)
+        return {name: write_file(self.folder, name, file) for name, file in files.items()}
 
     def go(self, jobs: int, tell: Callable[[str, int], None]) -> dict[str, int]:
         """Run what is not finished, `jobs` at a time; {name: exit code}. One that fails does not
@@ -106,7 +91,7 @@ class Sweep:
             while waiting or running:
                 while waiting and len(running) < jobs:
                     name = waiting.pop(0)
-                    running[name] = self._start(name, folders[name], jobs)
+                    running[name] = started(self.folder, name, jobs)
                 for name in [
                     name for name, process in running.items() if process.poll() is not None
                 ]:
@@ -120,25 +105,80 @@ class Sweep:
                 process.wait()
         return codes
 
-    def _start(self, name: str, folder: Path, jobs: int) -> Started:
-        begun = (folder / "run.toml").is_file()
-        own = ["--resume", str(folder)] if begun else [str(self.folder / "files" / f"{name}.toml")]
-        env = {**os.environ, "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // jobs))}
-        log = self.folder / "files" / f"{name}.log"
-        return Started(
-            ["run", "--quiet", *own], env, log, session=True
-        )  # Ctrl-C is ours to pass on
-
     def results(self) -> list[dict[str, Any]]:
-        """A line for every run: its keys, and its last record."""
-        lines = []
-        for name, point in self.points().items():
-            path = self.folder / name / "records.jsonl"
-            records = read_records(path) if path.is_file() else []
-            last = records[-1].to_json() if records else None
-            done = is_finished(self.folder / name)
-            lines.append({"name": name, "settings": point, "finished": done, "last": last})
-        return lines
+        """A line for every run: its keys, and the record that it is judged by."""
+        return [result(self.folder, name, point) for name, point in self.points().items()]
+
+
+def values_by_key(grid: Sequence[str]) -> Iterator[tuple[str, Any, str]]:
+    """The key and the values of each text "section.key=values", and the text."""
+    keys: set[str] = set()
+    for text in grid:
+        raw: dict[str, Any] = {}
+        key = ".".join(override_key(raw, text))
+        values: Any = raw
+        for part in key.split("."):
+            values = values[part]
+        if key in keys:
+            raise SettingError(f"--grid names {key} twice")
+        keys.add(key)
+        yield key, values, text
+
+
+def claim(folder: Path, wanted: Mapping[str, Any]) -> None:
+    """The folder is this sweep's: a new one, or one that goes on."""
+    saved = folder / "sweep.json"
+    if saved.is_file():
+        if json.loads(saved.read_text()) != wanted:
+            raise ExistsError(f"{folder} holds another sweep: name another folder (--out)")
+    elif folder.exists() and any(folder.iterdir()):
+        raise ExistsError(f"{folder} is not empty: name another folder (--out)")
+    write_json(saved, wanted, SHARED)
+
+
+def write_file(folder: Path, name: str, file: RunFile) -> Path:
+    """The run file of one run; returns the run's own folder."""
+    own = file.replaced("output", folder=str(folder / name))
+    write_text(folder / "files" / f"{name}.toml", own.to_toml(), SHARED)
+    return folder / name
+
+
+def started(folder: Path, name: str, jobs: int) -> Started:
+    """One run as a process, from its start or where it was; one of `jobs` at a time."""
+    begun = (folder / name / "run.toml").is_file()
+    own = ["--resume", str(folder / name)] if begun else [str(folder / "files" / f"{name}.toml")]
+    env = {**os.environ, "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // jobs))}
+    log = folder / "files" / f"{name}.log"
+    return Started(["run", "--quiet", *own], env, log, session=True)  # Ctrl-C is ours to pass on
+
+
+def result(folder: Path, name: str, point: Point) -> dict[str, Any]:
+    """A run's keys, and the record that it is judged by."""
+    path = folder / name / "records.jsonl"
+    records = read_records(path) if path.is_file() else []
+    last = result_of(records).to_json() if records else None
+    finished = is_finished(folder / name)
+    return {"name": name, "settings": point, "finished": finished, "last": last}
+
+
+def ranking(file: RunFile, asked: str | None) -> str:
+    """The metric that runs are ranked by: of the validation rows, or the training loss; never of
+    the test rows, which would then say too much."""
+    has_rows = file.values["data"]["validation"] is not None
+    if asked is None:
+        stopping = file.stopping
+        usual = LOSS if stopping is None else stopping.metric
+        return usual if has_rows else TRAIN_LOSS
+    if asked == TRAIN_LOSS:
+        return asked
+    if asked != LOSS and asked not in set(metrics):
+        raise SettingError(f"--best {asked}{nearest(asked, [TRAIN_LOSS, LOSS, *metrics])}")
+    if not has_rows:
+        raise SettingError(
+            f"--best {asked}: without validation rows this would choose by the test rows; keep "
+            "some back (--set data.validation=0.15), or rank by train_loss"
+        )
+    return asked
 
 
 def by_point(results: Sequence[Mapping[str, Any]], metric: str) -> list[dict[str, Any]]:
@@ -151,9 +191,9 @@ def by_point(results: Sequence[Mapping[str, Any]], metric: str) -> list[dict[str
         value = _value(line["last"], metric) if line["finished"] else None
         if value is not None:
             point = {key: v for key, v in line["settings"].items() if key != "engine.seed"}
-            settings[_name(point)] = point
-            groups.setdefault(_name(point), []).append(value)
-            tests.setdefault(_name(point), []).append(line["last"]["metrics"])
+            settings[name_of(point)] = point
+            groups.setdefault(name_of(point), []).append(value)
+            tests.setdefault(name_of(point), []).append(line["last"]["metrics"])
     points = [
         {
             "settings": settings[name],
@@ -175,7 +215,8 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def _value(last: Mapping[str, Any], metric: str) -> float | None:
-    return last["train_loss"] if metric == "train_loss" else last["metrics"].get(metric)
+    """Of the validation rows, or the training loss."""
+    return last[metric] if metric == TRAIN_LOSS else (last.get("validation") or {}).get(metric)
 
 
 def is_finished(folder: Path) -> bool:
@@ -183,12 +224,12 @@ def is_finished(folder: Path) -> bool:
     return manifest is not None and manifest.values["finished"] is not None
 
 
-def _settings(point: Point) -> Iterator[str]:
+def settings_of(point: Point) -> Iterator[str]:
     for key, value in point.items():
         yield f"{key}={inline(value)}"
 
 
-def _name(point: Point) -> str:
+def name_of(point: Point) -> str:
     """A folder's name that says what is special about the run."""
     words = []
     for key, value in point.items():

@@ -12,6 +12,7 @@ from typing import Any
 from ...core.errors import ProtocolError
 from ...core.placed import AtHubs
 from ...core.topology import Client, Party, title
+from ...fabric.engine import RunIsOver
 from ...fabric.kinds import Key, Kind, Message
 from ...transports.base import Transport
 
@@ -56,7 +57,10 @@ def announced(
 
 
 def _receive(transport: Transport, key: Key, source: str, to: Party, seconds: float) -> Any:
-    message = transport.mailbox(to).take(source, key, ANNOUNCEMENT.name, seconds)
+    mailbox = transport.mailbox(to)
+    message = mailbox.take(source, key, ANNOUNCEMENT.name, seconds)
+    if message is None and isinstance(to, Client) and mailbox.is_at_its_end(source):
+        raise RunIsOver
     if message is None:
         raise ProtocolError(
             f"{key}: {title(source)} continued without announcing its decision to {title(to)}"

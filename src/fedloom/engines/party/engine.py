@@ -20,6 +20,7 @@ from ...core.rng import Secrets, Stream, Streams
 from ...core.topology import Client, Party, title
 from ...data.placement import View
 from ...fabric.accounts import Books
+from ...fabric.engine import RunIsOver
 from ...fabric.kinds import AT_THE_END, AT_THE_START, END, PACE, READY, Key, Kind, Message
 from ...fabric.local_work import Local, argument, check_local, giving_tensors, name_of
 from ...fabric.noise import Once, among_padding
@@ -291,6 +292,10 @@ class PartyEngine(Moves):
         if all_hosted(self.hosted, self._parties, self._clients_of):
             return value.get(at, ANNOUNCEMENT.name)
         key, seconds, link = self._next(ANNOUNCEMENT)[0], self._waits.for_own_hub, self._transport
-        return announced(
-            link, self.hosted, self._parties, self._clients_of, key, at, value, seconds
-        )
+        try:
+            return announced(
+                link, self.hosted, self._parties, self._clients_of, key, at, value, seconds
+            )
+        except RunIsOver:
+            self.record.rounds = self.round
+            raise
