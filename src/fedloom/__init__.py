@@ -31,6 +31,7 @@ from .algorithms import (
     StepDecay,
     TDCDPrivateLabels,
 )
+from .config.sections import Stopping
 from .core import errors
 from .data import datasets as _datasets  # registers the data sets
 from .data.catalog import load as load_dataset
@@ -43,6 +44,7 @@ from .fabric.simclock.clock import Network
 from .models.library import cnn, linear, lstm, mlp, resnet18
 from .models.task import Task
 from .privacy.settings import Privacy
+from .runs.callbacks import Callback, Stop
 from .runs.export import Model, load_model
 from .runs.pooled.baseline import Pooled
 from .runs.run import Run
@@ -56,6 +58,7 @@ __all__ = [
     "Adam",
     "AdamW",
     "Alone",
+    "Callback",
     "Central",
     "Constant",
     "Cosine",
@@ -82,6 +85,8 @@ __all__ = [
     "SplitNNAsync",
     "SplitNNU",
     "StepDecay",
+    "Stop",
+    "Stopping",
     "TDCDPrivateLabels",
     "Task",
     "cnn",

@@ -13,6 +13,7 @@ from fedloom.config.reference import page
 from fedloom.config.runfile import SECTIONS, RunFile
 from fedloom.core.errors import SettingError
 from fedloom.core.toml import dumps
+from fedloom.runs.build import build_data, build_task
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,6 +34,7 @@ name = "tdcd"
 lr = 0.1
 rounds = 4
 """
+LOSS, EVALUATION = "hidden = [8]\nloss = ", "[evaluation]\nthreshold = "
 
 
 def test_defaults_are_filled_in():
@@ -49,6 +51,19 @@ def test_the_resolved_file_is_a_run_file():
     assert again.values == file.values
     assert again.algorithm.batch is None
     assert again.to_toml() == file.to_toml()
+
+
+def test_a_loss_with_settings():
+    weights = "{setosa = 1, versicolor = 2.5, virginica = 1}"
+    loss = f'loss = {{name = "cross-entropy", class_weights = {weights}}}'
+    file = RunFile.parse(f'[data]\nname = "iris"\n[model]\n{loss}\n[evaluation]\nthreshold = 0.3')
+    assert file.values["model"]["loss"]["class_weights"]["versicolor"] == 2.5
+    assert file.values["model"]["loss"]["label_smoothing"] == 0
+    assert RunFile.parse(file.to_toml()).values == file.values
+    task = build_task(file, build_data(file))
+    assert task.loss.class_weights == (1.0, 2.5, 1.0)
+    plain = RunFile.parse('[data]\nname = "iris"\n[model]\nloss = "cross-entropy"')
+    assert plain.values["model"]["loss"] == "cross-entropy"
 
 
 @pytest.mark.parametrize(
@@ -69,6 +84,26 @@ def test_the_resolved_file_is_a_run_file():
         ('name = "digits"', 'name = "digit"', "2: .*did you mean 'digits'"),
         ('name = "digits"', 'name = "digits"\nflat = true', "3: data.flat: unknown key"),
         ('name = "tdcd"', 'name = "tdc"', "13: .*did you mean 'tdcd'"),
+        ("hidden = [8]", LOSS + '"hubber"', "11: model.loss: .*did you mean 'huber'"),
+        ("hidden = [8]", LOSS + "{delta = 1}", "11: model.loss: say its `name`"),
+        (
+            "hidden = [8]",
+            LOSS + '{name = "huber", class_weights = "balanced"}',
+            "11: model.loss.class_weights: .*for losses of classes .*, not for huber",
+        ),
+        (
+            "hidden = [8]",
+            LOSS + '{name = "quantile", quantile = 2}',
+            "11: model.loss.quantile: must be above 0 and below 1, not 2",
+        ),
+        (
+            "hidden = [8]",
+            LOSS + '{name = "cross-entropy", class_weights = [1, -1]}',
+            "11: model.loss: class_weights must be at least 0, not -1",
+        ),
+        ("[model]", EVALUATION + "2\n[model]", "9: .*above 0 and below 1, not 2"),
+        ("[model]", EVALUATION + '"f2"\n[model]', "9: evaluation.threshold: .*choices"),
+        ("[model]", EVALUATION + "{missed = 0}\n[model]", "9: .*missed must be above 0"),
         ("[model]", "[modle]", "8: modle: unknown section; did you mean 'model'"),
         ("[data]", "[data", "not valid TOML"),
     ],

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from fedloom.config.runfile import RunFile
 from fedloom.core.errors import AbortedError, DataError, ExistsError, SettingError
 from fedloom.deployment.agreement.align import Alignment
-from fedloom.deployment.agreement.messages import FORMS, KINDS
+from fedloom.deployment.agreement.messages import FORMS, KINDS, unpacked
 from fedloom.deployment.agreement.own_tables import TableSettings
 from fedloom.deployment.log import Log
 from fedloom.deployment.party_file import PartyFile
@@ -87,10 +87,14 @@ def run_text(folder, paths, **more):
 
 @pytest.fixture
 def prepared(tmp_path):
+    return prepare(tmp_path)
+
+
+def prepare(folder, more="", **data):
     """The files of a rehearsal, and what each party needs to align by itself."""
-    paths = tables(tmp_path)
-    file = RunFile.parse(run_text(tmp_path, paths))
-    made = Rehearsal(file, tmp_path / "r", QUICK)
+    paths = tables(folder)
+    file = RunFile.parse(run_text(folder, paths, **data) + more)
+    made = Rehearsal(file, folder / "r", QUICK)
     run = made.prepare()
     for party in run.placement.topology.parties:
         path = made.of(party) / "party.toml"
@@ -146,6 +150,27 @@ def test_aligned_apart_is_aligned_together(prepared):
     text = "".join(path.read_text() for path in made.folder.glob("parties/*/out/*.jsonl"))
     assert "p1" not in text
     assert isinstance(aligned(made, file, ["bank"])["bank"], ExistsError)
+
+
+def test_weights_of_classes_are_agreed_on(tmp_path, passed):
+    """Those of somebody who saw all labels; hubs tell each other sums over their clients only."""
+    loss = '{name = "binary-cross-entropy", class_weights = "balanced"}'
+    made, file, run = prepare(tmp_path, f"[model]\nloss = {loss}\n", validation=0.3)
+    assert run.validation.size > 5
+    ended = aligned(made, file, run.placement.topology.parties)
+    assert not [problem for problem in ended.values() if isinstance(problem, Exception)], ended
+    zeros, ones = torch.bincount(run.placement.labels().long()).tolist()
+    assert zeros != ones
+    weights = ((zeros + ones) / (2 * zeros), (zeros + ones) / (2 * ones))
+    assert run.task.loss.class_weights == weights
+    for party, agreement in ended.items():
+        saved = json.loads((made.of(party) / "own.json").read_text())
+        assert saved == json.loads((made.folder / "agreement.json").read_text())
+        assert agreement.facts.class_weights == weights
+        assert agreement.facts.task(file).loss.class_weights == weights
+    facts = [unpacked(m.payload["told"]) for m in passed if m.kind == "facts"]
+    assert {str(told["counts"]) for told in facts} == {str([zeros, ones]), "None"}
+    assert not any("counts" in (told or {}) for f in facts for told in f["labels"].values())
 
 
 def test_neither_ids_nor_the_key_leave_a_client(prepared, passed):

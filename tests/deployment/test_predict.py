@@ -8,16 +8,20 @@ import torch
 
 from fedloom.config.runfile import RunFile
 from fedloom.core.errors import AbortedError, DataError, ExistsError, RefusedError, SettingError
-from fedloom.core.topology import Client
+from fedloom.core.topology import Client, Topology
 from fedloom.data.tables.files import hashed
 from fedloom.data.tables.prepare import SiloPreparation
 from fedloom.deployment.agreement.agreement import Agreement
 from fedloom.deployment.agreement.own_rows import read_preparation, write_preparation
 from fedloom.deployment.agreement.shared_facts import SharedFacts
+from fedloom.deployment.log import Log
 from fedloom.deployment.party_file import PartyFile
 from fedloom.deployment.prediction.lookup import OwnRows, RowNames
+from fedloom.deployment.prediction.predict import Prediction, Question
 from fedloom.deployment.prediction.query import expected_messages
+from fedloom.deployment.prediction.scores import write_scores
 from fedloom.fabric.permits import Route
+from fedloom.models.losses import loss_of
 from fedloom.transports.grpc.transport import GrpcTransport
 from tests.deployment.test_align import SALT, run_text, tables
 from tests.helpers.predictions import ask, finish_one, parties_of, read_scores, text_of
@@ -207,6 +211,30 @@ def test_blocks_of_different_rounds_do_not_combine(finished):
     assert not (made.folder / "scores.csv").exists()
 
 
+@pytest.mark.parametrize(
+    ("goal", "loss", "names"),
+    [
+        ("binary", "binary-cross-entropy", ["score", "probability", "class", "contributed"]),
+        ("number", "poisson", ["score", "value", "contributed"]),
+    ],
+)
+def test_scores_in_words(tmp_path, goal, loss, names):
+    """The class above the threshold, and counts of a loss whose scores are their logarithms."""
+    out, there = tmp_path / "scores.csv", torch.tensor([[1, 1], [1, 0], [0, 0]])
+    specs = dict.fromkeys(("a", "b"), ((2,), torch.float32))
+    topology = Topology({"a": ("x",), "b": ("y",)})
+    classes = ("no", "yes") if goal == "binary" else ()
+    facts = SharedFacts(topology, 9, goal, classes, 1, specs, ((), torch.float32), ("a",))
+    scores = torch.tensor([[1.0], [0.5], [0.0]])
+    write_scores(out, "id", ["p", "q", "r"], scores, there, facts, loss_of(loss), 0.7)
+    header, first, second, third = (line.split(",") for line in out.read_text().splitlines())
+    assert header == ["id", *names]
+    assert float(first[2]) == pytest.approx(0.731059 if goal == "binary" else 2.718282, rel=1e-6)
+    assert third[1:-1] == [""] * (len(names) - 1)
+    if goal == "binary":
+        assert (first[3], second[3]) == ("yes", "no")  # 0.73 and 0.62
+
+
 def test_what_is_said_before_anybody_waits(finished, tmp_path):
     made, run = finished(text_of("tdcd", HEAD))
     b = ["a", *(party for party in parties_of(made) if party not in ("a", "b"))]
@@ -220,6 +248,13 @@ def test_what_is_said_before_anybody_waits(finished, tmp_path):
     assert "no finished run is there" in str(ask(made, "b", [0], away=b)["b"])
     (made.folder / "scores.csv").write_text("somebody's")
     assert isinstance(ask(made, "b", [0], away=b)["b"], ExistsError)
+    rule = RunFile.read(made.folder / "run.toml", ['evaluation.threshold="f1"'])
+    own = PartyFile.read(made.of("b") / "party.toml")
+    question = Question(tmp_path / "ids.csv", tmp_path / "scores.csv")
+    with pytest.raises(
+        SettingError, match="the best F1 is sought on validation rows, which nobody"
+    ):
+        Prediction(rule, own, "b", Log(tmp_path, "b", print), question)
     alone, facts = RunFile.parse(text_of("alone")), SharedFacts.of(run)
     with pytest.raises(SettingError, match="every silo predicts by itself"):
         expected_messages(alone, facts, "a")

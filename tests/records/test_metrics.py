@@ -7,7 +7,8 @@ import torch
 
 from fedloom.core.errors import SettingError
 from fedloom.core.registry import metrics as registered
-from fedloom.records.metrics import NAMES, Scored, check_metrics, metric, metrics, smaller_is_better
+from fedloom.records.metrics import NAMES, Scored, metric, metrics, smaller_is_better
+from fedloom.records.own_metrics import chosen_metrics
 
 
 def test_binary_by_hand():
@@ -136,11 +137,11 @@ def test_metrics_that_cannot_be(register):
     with pytest.raises(SettingError, match="the metric words failed"):
         metrics("binary", torch.zeros(2, 1), torch.tensor([0, 1]), ["words"])
     with pytest.raises(SettingError, match="metric fails is for binary, not for the goal number"):
-        check_metrics(["mse", "fails"], "number")
+        chosen_metrics(["mse", "fails"], "number")
     with pytest.raises(SettingError, match="not for a loss of your own"):
-        check_metrics(["fails"], None)
+        chosen_metrics(["fails"], None)
     with pytest.raises(SettingError, match="unknown metric 'acuracy'; did you mean 'accuracy'"):
-        check_metrics(["acuracy"], "binary")
+        chosen_metrics(["acuracy"], "binary")
     for goals in ((), ("clases",)):
         with pytest.raises(SettingError, match="metric odd: name its goals"):
             register("odd", *goals)(fails.compute)

@@ -168,6 +168,27 @@ def test_the_page_says_what_came_of_it(tmp_path):
     assert "interrupted" not in text
 
 
+@pytest.mark.parametrize(
+    ("rule", "how"),
+    [
+        (0.31, "."),
+        ("f1", ", chosen on validation rows for the best F1."),
+        ({"missed": 5.0}, ", chosen .* lowest cost \\(5 for a missed row, 1 for a false alarm\\)."),
+    ],
+)
+def test_the_threshold_is_said(tmp_path, rule, how):
+    records = [record(r, 0.5, metric="auroc") | {"threshold": 0.1 * r} for r in range(5)]
+    config = {"evaluation": {"threshold": rule}, "engine": {"seed": 0}}
+    make(tmp_path, parts={"tdcd": records}, goal="binary", config=config)
+    said = words.verdict(read_run(tmp_path))
+    assert re.search(f"second class above a probability of 0.400{how}$", said)
+    records[-1]["best"] = 2
+    make(tmp_path, parts={"tdcd": records}, goal="binary", config=config)
+    assert "a probability of 0.200" in words.verdict(read_run(tmp_path))
+    make(tmp_path)
+    assert "probability" not in words.verdict(read_run(tmp_path))
+
+
 def test_a_run_that_goes_on(tmp_path):
     make(tmp_path, finished=None)
     (tmp_path / "baselines/no-exchange/records.jsonl").unlink()

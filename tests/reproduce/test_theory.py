@@ -109,10 +109,12 @@ def test_both_sides_of_the_bound(file, tmp_path):
     theory.measure(file, tmp_path, lambda done, rounds: None)
     lines = [json.loads(line) for line in (tmp_path / "records.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines] == [1, *range(EVERY, ROUNDS + 1, EVERY)]
-    again = theory.build_run(file, theory.build_data(file))
+    data = theory.build_data(file)
+    again = theory.build_run(file, data)
     ridge = theory.Ridge(again)
     eta = 0.8 / (8 * Q * max(ridge.smoothness, ridge.largest_gradient(ROUNDS)))
-    again.algorithm = theory.replace(again.algorithm, lr=eta)
+    slower = theory.replace(again.algorithm, lr=eta)
+    ridge.run = again = theory.build_run(file, data, algorithm=slower)
     squares, spread, first = [], np.zeros(len(ridge.silos)), ridge.loss(ridge.theta())
     for line in lines:
         for done in range(again.round + 1, line["round"] + 1):

@@ -247,8 +247,11 @@ def test_negative_step_sizes_of_a_function():
 
 
 def test_tasks_of_the_wrong_things():
-    with pytest.raises(SettingError, match="loss: text or a Loss is expected, not a MSELoss"):
+    with pytest.raises(ModelError, match=r'row by row: MSELoss\(reduction="none"\)'):
         Task({"a": linear(1)}, nn.MSELoss())
+    wanted = "loss: text or a table or a Loss or a function is expected, not 5"
+    with pytest.raises(SettingError, match=wanted):
+        Task({"a": linear(1)}, 5)
     with pytest.raises(SettingError, match=r'blocks.a: a Module or a function is .* not "mlp"'):
         Task({"a": "mlp"}, "squared")
     with pytest.raises(ModelError, match=r"must make a torch.nn.Module, not 5"):

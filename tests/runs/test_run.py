@@ -187,7 +187,10 @@ def test_a_placement_alone_has_no_test_rows():
 @pytest.mark.parametrize(
     ("rows", "error"),
     [
-        ("tests", 'rows: .test., .train., .all., a placement or numbers of .* not "tests"'),
+        (
+            "tests",
+            'rows: .test., .train., .validation., .all., a placement or numbers of .* not "tests"',
+        ),
         (7, "a placement or numbers of rows are expected, not 7"),
         ([0.5], "numbers of rows are expected, not a list"),
         ([1, 1], "a number is there twice"),

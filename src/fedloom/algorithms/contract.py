@@ -96,6 +96,11 @@ class Algorithm(Checked, ABC):
 
     # Around its rounds
 
+    def rows_of_round(self, size: int) -> int:
+        """The rows of all minibatches of a round, of `size` training rows: an epoch is as many as
+        there are."""
+        return size
+
     def fitting(self, rows: Placement) -> Placement:
         """Made-up rows, changed where this algorithm demands something of rows."""
         return rows

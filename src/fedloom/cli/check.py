@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from ..algorithms.verification.costs import cost
 from ..config.runfile import RunFile
 from ..core.errors import SettingError
+from ..models.losses.choose import described
+from ..models.losses.weights import in_words
 from ..runs.build import build_data
+from ..runs.job import length_of
 from ..runs.parts import all_parts
 from . import common
+from .progress import length
 
 
 def add(verbs: common.Verbs) -> None:
@@ -44,16 +49,21 @@ def act(chosen: argparse.Namespace) -> None:
     run = parts.main
     summary = data.summary()
     weights = run.facts().model
+    promises = run.algorithm.promises()
     total = cost(run.algorithm, run.facts())
     sent = {tier: sum(b for line, (_, b) in total.items() if line.tier == tier) for tier in TIERS}
     if chosen.json:
-        facts = {"data": summary, "notes": list(data.notes), "parts": parts.names}
+        facts: dict[str, Any] = {"data": summary, "notes": list(data.notes)}
+        facts["parts"] = parts.names
         facts["without_rows"] = [str(client) for client in data.idle]
-        facts["privacy"] = run.algorithm.promises()
+        facts["loss"] = described(run.task.loss)
+        facts["privacy"] = promises
+        facts["rounds"], facts["epochs"] = length_of(file, data)
         common.print_json({**facts, "model_bytes": dict(weights), "round_bytes": sent})
         return
     rows = summary["rows"]
-    print(f"data: {data.name}, {rows['train']} training rows, {rows['test']} test rows")
+    held = f"{rows['validation']} validation rows, " if "validation" in rows else ""
+    print(f"data: {data.name}, {rows['train']} training rows, {held}{rows['test']} test rows")
     for note in data.notes:
         print(f"note: {note}")
     for line in [] if data.overlap is None else data.overlap.lines():
@@ -72,12 +82,14 @@ def act(chosen: argparse.Namespace) -> None:
             for silo, facts in summary["silos"].items()
         ],
     )
-    for line in run.algorithm.promises():
+    for line in (*in_words(getattr(run.task.loss, "class_weights", None), data), *promises):
         print(line)
     sizes = ", ".join(f"{common.human_bytes(sent[tier])} {words}" for tier, words in TIERS.items())
     if file.engine.name == "stacked":
         print(f"engine: {run.fed}")
-    print(f"a round sends at most {sizes}; {file.rounds} rounds; parts: {', '.join(parts.names)}")
+    rounds, epochs = length_of(file, data)
+    names = ", ".join(parts.names)
+    print(f"a round sends at most {sizes}; {length(rounds, epochs)}; parts: {names}")
     but = f", but without training rows: {data.without_rows}" if data.idle else ""
     print(f"{chosen.file}: sound{but}")
 

@@ -22,8 +22,16 @@ class Quiet(Watcher):
         tqdm.write(f"warning: {why}", file=sys.stderr)
 
 
+def length(rounds: int, epochs: float) -> str:
+    """How long a run is."""
+    return f"{rounds} rounds, {epochs:.3g} epochs of the training rows"
+
+
 class Bars(Quiet):
     """One bar a part."""
+
+    def length(self, rounds: int, epochs: float) -> None:
+        print(length(rounds, epochs), file=sys.stderr, flush=True)
 
     def data(self, data: Federated) -> None:
         for line in data.lines():
@@ -52,6 +60,9 @@ class Lines(Quiet):
         self._out = out or sys.stderr
         self._name, self._rounds, self._next = "", 0, 0
         self._metric: str | None = None
+
+    def length(self, rounds: int, epochs: float) -> None:
+        print(length(rounds, epochs), file=self._out, flush=True)
 
     def data(self, data: Federated) -> None:
         for line in data.lines():

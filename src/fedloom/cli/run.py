@@ -13,7 +13,7 @@ from ..core.errors import DivergedError, SettingError
 from ..core.extras import lacking
 from ..engines.multiprocess.ranks import WAIT, Ranks, joined, restarted
 from ..privacy.spending import in_words
-from ..records.record import GREW, grew
+from ..records.record import GREW, grew, result_of
 from ..report.folder import read_run
 from ..report.page import write_report
 from ..report.verdict import verdict
@@ -38,6 +38,7 @@ def add(verbs: common.Verbs) -> None:
           fedloom run digits.toml
           fedloom run digits.toml --set algorithm.lr=0.05 --set engine.seed=3 --out runs/slow
           fedloom run --resume runs/slow      after Ctrl-C, a crash or a full disk
+          fedloom run digits.toml --more 50   a finished run, for 50 rounds more
 
         torchrun --nproc-per-node 2 -m fedloom run digits.toml
                                               the same in two processes, which share the work
@@ -48,6 +49,9 @@ def add(verbs: common.Verbs) -> None:
     common.add_run_file(verb, nargs="?")
     verb.add_argument("--out", type=Path, metavar="DIR", help="the folder to write to")
     verb.add_argument("--resume", type=Path, metavar="DIR", help="go on with the run in a folder")
+    verb.add_argument(
+        "--more", type=int, metavar="ROUNDS", help="go on with a finished run for so many rounds"
+    )
     verb.add_argument("--quiet", action="store_true", help="no progress, no summary")
     verb.add_argument(
         "--wait",
@@ -78,14 +82,22 @@ def job_of(chosen: argparse.Namespace, ranks: Ranks | None) -> Job:
     the arguments are the same, and the run goes on."""
     file, folder, watch = None, chosen.resume, watcher(chosen.quiet)
     if folder is not None:
-        if chosen.file is not None or chosen.out is not None or chosen.set:
-            raise SettingError("--resume goes on with a run as it is: no run file, --set or --out")
+        if chosen.file is not None or chosen.out is not None or chosen.set or chosen.more:
+            raise SettingError(
+                "--resume goes on with a run as it is: no run file, --set, --out or --more"
+            )
     elif chosen.file is None:
         raise SettingError("a run file is needed, or --resume DIR")
     else:
         file = RunFile.read(chosen.file, chosen.set)
         folder = chosen.out or Path(file.output.folder or Path("runs") / chosen.file.stem)
         file = file.replaced("output", folder=str(folder))
+        if chosen.more is not None:
+            if chosen.more < 1:
+                raise SettingError(f"--more must be at least 1, not {chosen.more}")
+            if ranks is not None:
+                raise SettingError("--more goes on in one process: start it without torchrun")
+            return Job.more(file, folder, chosen.more, watch)
         if restarted() and (folder / "run.toml").is_file():
             file = None
     if ranks is not None and ranks.rank:
@@ -127,14 +139,14 @@ def summary(parts: Mapping[str, Run | Pooled]) -> None:
     metric = next(iter(parts.values())).headline
     rows = []
     for name, run in parts.items():
-        last = run.records[-1]
-        value = last.metrics.get(metric) if metric else None
-        ends = (last.intervals or {}).get(metric) if metric else None
+        last, result = run.records[-1], result_of(run.records)
+        value = result.metrics.get(metric) if metric else None
+        ends = (result.intervals or {}).get(metric) if metric else None
         interval = "-" if ends is None else f"{ends[0]:.3f} to {ends[1]:.3f}"
         pooled = isinstance(run, Pooled)
         sent = "-" if pooled else common.human_bytes(sum(last.bytes.values()))
         time = "-" if last.time is None else f"{last.time:g}"
-        numbers = (f"{last.train_loss:.4f}", sent, time, f"{last.wall:.1f} s")
+        numbers = (f"{result.train_loss:.4f}", sent, time, f"{last.wall:.1f} s")
         rounds = "-" if pooled else last.round
         rows.append((name, rounds, common.shown(value), interval, *numbers))
     print()

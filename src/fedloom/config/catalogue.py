@@ -53,8 +53,6 @@ def catalogue(kind: str) -> list[dict[str, Any]]:
             ]
         case "metrics":
             return [{"name": name, "about": metrics[name].about, "fields": []} for name in metrics]
-        case "losses":
-            return [{"name": name, "about": about(losses[name]), "fields": []} for name in losses]
     registry = REGISTRIES[kind]
     return [
         _entry(name, about(registry[name]), registry[name], registry.given) for name in registry

@@ -13,7 +13,7 @@ from ..privacy.settings import Privacy
 from . import sections
 from .catalogue import catalogue, field_rows
 from .convert import CHOICES
-from .sections import EngineSettings, Evaluation, Output, about
+from .sections import EngineSettings, Evaluation, Output, Stopping, about
 
 HEAD = """\
 # Run files
@@ -62,9 +62,19 @@ HUB = """\
 What a hub does with its clients' mean: `hub = "adam"`, or a table with a `name` and settings (none:
 `relaxed`). See [Optimisers](optimisers.md).
 """
+STOPPING = """\
+When training ends before its last round, by the validation rows (`validation` in `[data]`). The
+model of the best evaluation is kept. It is on where this section is there, even if empty. See
+[Training](training.md)."""
 
 PARTITIONERS = """\
 One of [another package](plugins.md) may take settings: `vertical = {name = "mine", width = 3}`."""
+
+LOSSES = """\
+## Losses
+
+A loss is a name or, with settings, a table: `loss = {name = "huber", delta = 2.0}`. See
+[Losses](losses.md)."""
 
 
 def page() -> str:
@@ -89,6 +99,8 @@ def _parts() -> Iterator[str]:
     yield PARTITIONERS + "\n"
     yield from _section("model", MODEL, sections.MODEL)
     yield from _entries("models")
+    yield LOSSES + "\n"
+    yield from _entries("losses")
     algorithm = "The algorithm, and for how long. Its own settings are keys of the section, too."
     yield from _section("algorithm", algorithm, sections.RUN)
     yield from _entries("algorithms")
@@ -108,6 +120,7 @@ def _parts() -> Iterator[str]:
         words = "Links and speeds, for the virtual clock." if kind is None else about(kind)
         yield from _section(name, words, fields)
     yield from _section("evaluation", about(Evaluation), fields_of(Evaluation))
+    yield from _section("stopping", STOPPING, fields_of(Stopping))
     yield from _section("output", about(Output), fields_of(Output))
     yield "Records writers, with what can be said in `[output.writers.NAME]`:\n"
     yield from _entries("writers")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,10 +17,11 @@ from ..core.settings import BadKey, Field, fields_of
 from ..core.toml import dumps
 from ..data.partition.partition import Partition
 from ..fabric.simclock.clock import Network
+from ..models.threshold import check_threshold
 from . import sections
 from .convert import construct, plain_table, table
 from .lines import key_lines, line_of
-from .sections import EngineSettings, Evaluation, Output
+from .sections import EngineSettings, Evaluation, Output, Stopping
 
 SECTIONS = (
     "data",
@@ -29,6 +31,7 @@ SECTIONS = (
     "engine",
     "network",
     "evaluation",
+    "stopping",
     "output",
 )
 TABLES = {  # what names something that has settings of its own
@@ -84,12 +87,32 @@ class RunFile:
     def algorithm(self) -> Algorithm:
         settings = dict(self.values["algorithm"])
         name = settings.pop("name")
-        settings.pop("rounds")
+        for key in sections.ROUNDS:
+            settings.pop(key)
         return algorithms[name](**settings)
 
     @property
     def rounds(self) -> int:
-        return self.values["algorithm"]["rounds"]
+        """How many are asked for. Where epochs are, `of_rows` says how many rounds these are."""
+        rounds = self.values["algorithm"]["rounds"]
+        if rounds is None:
+            raise SettingError("epochs are rounds only once the number of training rows is known")
+        return rounds
+
+    @property
+    def epochs(self) -> float | None:
+        return self.values["algorithm"]["epochs"]
+
+    def of_rows(self, rows: int) -> RunFile:
+        """With rounds in place of epochs, for so many training rows."""
+        if self.epochs is None:
+            return self
+        rounds = math.ceil(self.epochs * rows / self.algorithm.rows_of_round(rows) - 1e-9)
+        return self.replaced("algorithm", rounds=max(1, rounds), epochs=None)
+
+    def epochs_of(self, rows: int) -> float:
+        """How often the minibatches of all rounds have as many rows as there are for training."""
+        return self.of_rows(rows).rounds * self.algorithm.rows_of_round(rows) / rows
 
     @property
     def partition(self) -> Partition:
@@ -107,6 +130,12 @@ class RunFile:
     @property
     def evaluation(self) -> Evaluation:
         return Evaluation(**self.values["evaluation"])
+
+    @property
+    def stopping(self) -> Stopping | None:
+        """None: training goes on to its last round."""
+        settings = self.values["stopping"]
+        return Stopping(**settings) if settings else None
 
     @property
     def output(self) -> Output:
@@ -136,6 +165,8 @@ class RunFile:
         for name in SECTIONS:
             if name == "partition" and "silos" in self.values["data"]:
                 continue  # tables are partitioned already
+            if name == "stopping" and not self.values[name]:
+                continue  # it is on where it is there
             values = self.values[name]
             shown = plain_table(_fields(name, values), values)
             written[name] = {key: v for key, v in shown.items() if v != {}}
@@ -185,7 +216,12 @@ def _fields(section: str, values: Mapping[str, Any]) -> dict[str, Field]:
         case "network":
             return sections.network_fields()
     return fields_of(
-        {"engine": EngineSettings, "evaluation": Evaluation, "output": Output}[section]
+        {
+            "engine": EngineSettings,
+            "evaluation": Evaluation,
+            "stopping": Stopping,
+            "output": Output,
+        }[section]
     )
 
 
@@ -202,21 +238,52 @@ def _complete(raw: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     complete = {}
     for name in SECTIONS:
         values, path = raw.get(name, {}), (name,)
-        if name in TABLES:
+        if name == "stopping" and name not in raw:
+            complete[name] = {}
+        elif name in TABLES:
             complete[name] = TABLES[name](values, path)
         else:
             complete[name] = table(_fields(name, values), values, path)
+    _one_of_both(raw.get("algorithm", {}), complete["algorithm"])
     _check_together(complete)
     return complete
+
+
+def _one_of_both(given: Mapping[str, Any], complete: dict[str, Any]) -> None:
+    """Rounds or epochs."""
+    if complete["epochs"] is None:
+        if complete["rounds"] is None:
+            raise BadKey(("algorithm", "rounds"), "say how many `rounds`, or how many `epochs`")
+        return
+    if "rounds" not in given:
+        complete["rounds"] = None
+    if complete["rounds"] is not None:
+        raise BadKey(("algorithm", "epochs"), "give `rounds` or `epochs`, not both")
 
 
 def _check_together(values: Mapping[str, Mapping[str, Any]]) -> None:
     """Refuse settings that contradict each other, and unknown names."""
     own = {k: v for k, v in values["algorithm"].items() if k not in sections.RUN}
+    stopping, held = values["stopping"], values["data"]["validation"]
+    if stopping and held is None:
+        cure = "there are no validation rows to stop by: keep some back, `validation = 0.15` in"
+        raise BadKey(("stopping",), f"{cure} [data]")
+    if stopping and stopping["metric"] != "loss":
+        sections.known(metrics, stopping["metric"], ("stopping", "metric"))
     construct(algorithms[values["algorithm"]["name"]], own, ("algorithm",))
     construct(Network, values["network"], ("network",))
     for name in values["evaluation"]["metrics"]:
         sections.known(metrics, name, ("evaluation", "metrics"))
+    if values["partition"]["views"] is not None and values["data"]["validation"] is not None:
+        raise BadKey(
+            ("data", "validation"),
+            "with [partition.views], copies of one thing would be among training and validation "
+            "rows: leave it out",
+        )
+    try:
+        check_threshold(values["evaluation"]["threshold"])
+    except SettingError as problem:
+        raise BadKey(("evaluation", "threshold"), str(problem)) from None
     if len(set(values["evaluation"]["baselines"])) < len(values["evaluation"]["baselines"]):
         raise BadKey(("evaluation", "baselines"), "a baseline is named twice")
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from ..core.arithmetic import Precision
+from ..core.checked import Checked
 from ..core.errors import SettingError
 from ..core.registry import (
     Registry,
@@ -23,13 +24,26 @@ from ..core.registry import (
     vertical_partitioners,
     writers,
 )
-from ..core.settings import BadKey, Field, KeyPath, Share, above, at_least, fields_of
+from ..core.settings import (
+    BadKey,
+    Count,
+    Field,
+    KeyPath,
+    NotNegative,
+    Share,
+    above,
+    at_least,
+    fields_of,
+    inside,
+)
 from ..data import datasets as _sets  # noqa: F401  (registers the data sets)
 from ..data.partition.partition import Partition
 from ..data.tables.read import read_tables
 from ..fabric.simclock.clock import Network
+from ..models.losses.choose import unknown_setting
 from ..models.task import Combine
-from .convert import table
+from ..models.threshold import Threshold
+from .convert import construct, table
 
 FILLED = (
     "inputs",
@@ -110,12 +124,31 @@ class Evaluation:
         tuple[str, ...],
         "what else to measure on test rows, besides what is usual: `fedloom list metrics`",
     ] = ()
+    threshold: Annotated[
+        Threshold,
+        "of two classes: the probability above which a row is said to be of the second; or chosen "
+        "on validation rows, for the best `f1`, `balanced` accuracy or `accuracy`, or for the "
+        "lowest cost: `{missed = 5, false_alarm = 1}`",
+    ] = 0.5
     rows: Annotated[int | None, at_least(1), "rows predicted at a time; none: by their size"] = None
     diverged: Annotated[
         float | None,
         above(1),
         "the run stops where the training loss is above so many times its start; none: never",
     ] = 10.0
+
+
+@dataclass(frozen=True)
+class Stopping(Checked):
+    """When training ends before its last round, by the validation rows. The best model is kept."""
+
+    patience: Annotated[Count, "evaluations in a row without an improvement"] = 5
+    metric: Annotated[
+        str,
+        "`loss`, or a metric. A client's labels of validation rows stay with it for the loss, and "
+        "go to its own hub for a metric",
+    ] = "loss"
+    least: Annotated[NotNegative, "what an improvement must be more than"] = 0.0
 
 
 @dataclass(frozen=True)
@@ -147,6 +180,13 @@ class Output:
         return {**asked, **self.writers}
 
 
+VALIDATION = Field(
+    "validation",
+    float | None,
+    None,
+    "share of the training rows kept back for [stopping] and sweeps, by a hash of the id",
+    inside(0, 1),
+)
 NAMED = {
     "name": Field("name", str, about="a registered set: `fedloom list datasets`"),
     "folder": Field("folder", str | None, None, "where its files are; none: FEDLOOM_DATA"),
@@ -158,6 +198,7 @@ NAMED = {
         "so many training rows, test rows in proportion; none: all",
         at_least(1),
     ),
+    "validation": VALIDATION,
 }
 OWN = {
     "silos": Field(
@@ -167,10 +208,17 @@ OWN = {
     ),
     **fields_of(read_tables, without=("files", "salt")),
     "salt_file": Field("salt_file", str | None, None, "file with the salt of hashed ids"),
+    "validation": VALIDATION,
 }
 MODEL = {
     "name": Field("name", str, "linear", "a registered model: `fedloom list models`"),
-    "loss": Field("loss", str | None, None, "none: by the goal of the data"),
+    "loss": Field(
+        "loss",
+        str | dict[str, Any] | None,
+        None,
+        "a registered loss: `fedloom list losses`, or a table with its name and settings; none: by "
+        "the goal of the data",
+    ),
     "combine": Field("combine", Combine, "sum", "how the silos' embeddings meet"),
     "embedding": Field(
         "embedding", int | None, None, "width of each silo's embedding; needs a head", at_least(1)
@@ -183,8 +231,17 @@ MODEL = {
 }
 RUN = {
     "name": Field("name", str, "tdcd", "a registered algorithm: `fedloom list algorithms`"),
-    "rounds": Field("rounds", int, 100, "communication rounds", at_least(1)),
+    "rounds": Field("rounds", int | None, 100, "communication rounds", at_least(1)),
+    "epochs": Field(
+        "epochs",
+        float | None,
+        None,
+        "in place of `rounds`: how often the minibatches have as many rows as there are for "
+        "training; rounded up to whole rounds",
+        above(0),
+    ),
 }
+ROUNDS = ("rounds", "epochs")
 CUT_FILE = Field("file", str | None, None, "take the cut from this file, written by another run")
 
 
@@ -217,9 +274,25 @@ def model_table(values: Mapping[str, Any], path: KeyPath) -> dict[str, Any]:
             fields = {"name": Field("name", str, "linear")}
             fields |= model_settings(top.get("name", "linear"), where)
             complete[key] = table(fields, top, where)
-    if complete["loss"] is not None:
-        known(losses, complete["loss"], (*path, "loss"))
+    complete["loss"] = _loss(complete["loss"], (*path, "loss"))
     return complete
+
+
+def _loss(given: str | Mapping[str, Any] | None, path: KeyPath) -> str | dict[str, Any] | None:
+    """A loss by name stays as it is; one with settings gets the others' defaults."""
+    if given is None:
+        return None
+    values: Mapping[str, Any] = {"name": given} if isinstance(given, str) else given
+    if "name" not in values:
+        raise BadKey(path, "say its `name`: `fedloom list losses`")
+    known(losses, values["name"], (*path, "name") if values is given else path)
+    for key in values:
+        if key != "name" and key not in losses.settings(values["name"]):
+            raise BadKey((*path, key), unknown_setting(values["name"], key))
+    complete = table(_named_fields(losses, values["name"], path), values, path)
+    settings = {key: value for key, value in complete.items() if key != "name"}
+    construct(losses[values["name"]], settings, path)
+    return given if isinstance(given, str) else complete
 
 
 def algorithm_fields(values: Mapping[str, Any], path: KeyPath) -> dict[str, Field]:

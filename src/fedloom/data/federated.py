@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 from torch import Tensor
 
+from ..core.checked import checked
 from ..core.errors import DataError, SettingError
-from ..core.settings import shown, with_article
+from ..core.settings import inside, shown, with_article
 from ..core.topology import Client, title
 from .dataset import Dataset, Goal
 from .placement import Placement
+from .validation import validation_rows
 
 if TYPE_CHECKING:
     from .partition.partition import Cut
@@ -25,7 +27,8 @@ NAMED = 5  # clients, where there are many
 
 @dataclass(frozen=True)
 class Federated:
-    """Training rows, and test rows where there are any, of the same silos and clients.
+    """Training rows, and test and validation rows where there are any, of the same silos and
+    clients.
 
     `columns`: names of a silo's columns, where they have names. `notes`: which rows and columns
     were dropped, and why. `sources`: checksums of the files. `preparation`: how each silo prepares
@@ -42,15 +45,28 @@ class Federated:
     preparation: Preparation | None = None
     cut: Cut | None = None
     overlap: Overlap | None = None
+    validation: Placement | None = None
 
     def with_server(self) -> Federated:
         """The same rows, with a server, which holds none."""
         return replace(self, train=self.train.with_server())
 
+    @checked()
+    def with_validation(self, share: Annotated[float, inside(0, 1)]) -> Federated:
+        """This share of the training rows kept back, to stop by and to choose settings by. A hash
+        of the row's id decides, so that all parties choose the same rows."""
+        if self.validation is not None:
+            raise SettingError("these data have validation rows already")
+        held = torch.from_numpy(validation_rows(self.train.ids, share))
+        numbers = torch.arange(self.train.size)
+        train, validation = self.train.take(numbers[~held]), self.train.take(numbers[held])
+        return replace(self, train=train, validation=validation)
+
     def __repr__(self) -> str:
         """Numbers only: a notebook must not show personal data."""
         tests = 0 if self.test is None else self.test.size
-        return f"<{self.name}: {self.train!r} for training, {tests} rows for testing>"
+        held = "" if self.validation is None else f"{self.validation.size} for validation, "
+        return f"<{self.name}: {self.train!r} for training, {held}{tests} rows for testing>"
 
     @property
     def outputs(self) -> int:
@@ -66,6 +82,7 @@ class Federated:
             self,
             train=self.train.only(silos),
             test=None if self.test is None else self.test.only(silos),
+            validation=None if self.validation is None else self.validation.only(silos),
         )
 
     def summary(self) -> dict[str, Any]:
@@ -82,6 +99,8 @@ class Federated:
                 "classes": self._class_counts(silo),
             }
         rows = {"train": self.train.size, "test": self.test.size if self.test is not None else 0}
+        if self.validation is not None:
+            rows["validation"] = self.validation.size
         return {
             "name": self.name,
             "goal": self.goal,

@@ -43,10 +43,11 @@ class View:
     silos: tuple[str, ...]
     server: bool
     clients: Mapping[str, tuple[str, ...]]  # names, of the silos these parties belong to
-    size: int  # how many rows are common
+    size: int  # how many rows are common, and trained on
     rows: Mapping[Client, Tensor]  # canonical row numbers, where known
     x: Mapping[Client, Tensor]  # features, of these parties themselves
     y: Mapping[Client, Tensor | None]
+    validation: int = 0  # how many rows come after these, for validation only
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ class Placement:
     owner: Mapping[str, Tensor]  # silo -> [M] index of each row's client in the silo's order
     x: Mapping[str, Tensor]  # silo -> [M, ...]
     y: Mapping[str, Tensor | None]  # silo -> [M, ...] or None where the silo has no labels
+    validation: int = 0  # of these rows, how many at the end are in no minibatch of a round
 
     @staticmethod
     def of(shards: Mapping[str, Mapping[str, Shard]], server: bool = False) -> Placement:
@@ -101,6 +103,28 @@ class Placement:
         """The same rows, with a server, which holds none."""
         return replace(self, topology=replace(self.topology, server=True))
 
+    def followed_by(self, validation: Placement | None) -> Placement:
+        """What an engine needs of both: these rows, and validation rows after them."""
+        if validation is None:
+            return self
+        if self.topology.clients != validation.topology.clients:
+            raise DataError("validation rows must be those of the same silos and clients")
+
+        def both(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> dict[str, Tensor]:
+            return {silo: torch.cat([rows, second[silo]]) for silo, rows in first.items()}
+
+        labels = {silo: y for silo, y in self.y.items() if y is not None}
+        y: dict[str, Tensor | None] = dict.fromkeys(self.y)
+        y |= both(labels, {silo: y for silo, y in validation.y.items() if y is not None})
+        return Placement(
+            self.topology,
+            np.concatenate([self.ids, validation.ids]),
+            both(self.owner, validation.owner),
+            both(self.x, validation.x),
+            y,
+            validation.size,
+        )
+
     def __repr__(self) -> str:
         """Numbers only: a notebook must not show personal data."""
         silos = ", ".join(f"{silo} {len(names)}" for silo, names in self.topology.clients.items())
@@ -108,8 +132,13 @@ class Placement:
 
     @property
     def size(self) -> int:
-        """M, the number of common rows."""
-        return len(self.ids)
+        """M, the number of common rows that are trained on."""
+        return len(self.ids) - self.validation
+
+    @property
+    def labelled(self) -> tuple[str, ...]:
+        """The silos with labels."""
+        return tuple(silo for silo, y in self.y.items() if y is not None)
 
     @checked()
     def only(self, silos: Sequence[str]) -> Placement:
@@ -122,6 +151,7 @@ class Placement:
             {j: self.owner[j] for j in silos},
             {j: self.x[j] for j in silos},
             {j: self.y[j] for j in silos},
+            self.validation,
         )
 
     def take(self, numbers: Tensor) -> Placement:
@@ -201,7 +231,8 @@ class Placement:
         for client in own:
             labels = self.y[client.silo]
             y[client] = None if labels is None else labels[rows[client]]
-        return View(self.topology.silos, self.topology.server, known, self.size, rows, x, y)
+        server = self.topology.server
+        return View(self.topology.silos, server, known, self.size, rows, x, y, self.validation)
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ from ..runs.processes import Started
 from ..runs.run import Run
 from .agreement.agreement import Agreement
 from .agreement.own_rows import write_preparation, write_rows
-from .agreement.shared_facts import SharedFacts
+from .agreement.shared_facts import SharedFacts, wants_balance
 from .connect import listeners, peers
 from .keys.allow_list import write_list
 from .keys.certificates import Authority, save
@@ -98,15 +98,15 @@ class Rehearsal:
         data = build_data(file)
         run = build_run(file, data)
         if run.algorithm.asynchronous and not self.is_live:  # parties replay the order of visits
-            run.fit(file.rounds)
+            run.fit(file.of_rows(run.placement.size).rounds)
             write_json(self.folder / "schedule.json", run.record.to_json())
             file = file.replaced("engine", schedule=str(self.folder / "schedule.json"))
         write_text(self.folder / "run.toml", file.to_toml(), SHARED)
-        agreement = Agreement.of(file, SharedFacts.of(run))
+        agreement = Agreement.of(file, SharedFacts.of(run, wants_balance(file)))
         agreement.write(self.folder / "agreement.json")
         self._write_parties(run, agreement)
         run = build_run(file, data, secrets=self.secrets)
-        return run if self.is_live else run.fit(file.rounds)
+        return run if self.is_live else run.fit(file.of_rows(run.placement.size).rounds)
 
     @property
     def secrets(self) -> Secrets:
@@ -131,7 +131,7 @@ class Rehearsal:
                 allowed[str(party)] = [certificate.fingerprint]
         for party in agreement.topology.parties:
             new_secret(self.of(party) / SECRET)
-            write_rows(self.of(party) / ROWS, run.placement.view([party]))
+            write_rows(self.of(party) / ROWS, run.rows.view([party]))
             self._write_preparation(party, run)
             self._write_party_file(party, agreement, ports)
             theirs = {str(peer) for both in peers(agreement.topology, party) for peer in both}
@@ -239,7 +239,8 @@ class Rehearsal:
         write_json(self.folder / "happened.json", record.to_json())
         file = RunFile.read(self.folder / "run.toml")
         file = file.replaced("engine", schedule=str(self.folder / "happened.json"))
-        return build_run(file, build_data(file), secrets=self.secrets).fit(file.rounds)
+        run = build_run(file, build_data(file), secrets=self.secrets)
+        return run.fit(file.of_rows(run.placement.size).rounds)
 
     def compare(self, run: Run, seconds: float) -> Outcome:
         """With the reference run."""

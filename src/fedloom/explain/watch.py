@@ -24,6 +24,7 @@ from ..models.library import linear
 from ..models.task import Task
 from ..runs.loop import play
 from ..runs.run import Run
+from ..runs.stopping import Validated
 from ..transports.memory import MemoryTransport
 from .computable import computable
 from .explanation import Explanation, LocalWork, SentMessage, Shape
@@ -36,7 +37,7 @@ def explain(run: Run, schedule: Schedule | None = None) -> Explanation:
     watched = _Watched(
         run.task,
         run.shapes,
-        placement.view(parties),
+        run.rows.view(parties),
         hosted=parties,
         transport=_Listening(parties, notes),
         seed=fed.streams.seed,
@@ -44,7 +45,8 @@ def explain(run: Run, schedule: Schedule | None = None) -> Explanation:
         device=fed.device,
     )
     watched.notes = notes
-    for _ in play(watched, run.algorithm, 1):
+    played = run.played.each_round() if isinstance(run.played, Validated) else run.played
+    for _ in play(watched, played, 1):
         pass
     return Explanation(
         _name(run.algorithm),

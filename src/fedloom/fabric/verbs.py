@@ -147,6 +147,10 @@ class Fabric(ABC):
         the others sit this round out."""
 
     @abstractmethod
+    def rejoin(self) -> None:
+        """Those who sit this round out (`holding`) take part again, for what is left of it."""
+
+    @abstractmethod
     def scatter(self, kind: Kind, rows: AtHubs[Rows], where: RowMap) -> AtClients[Rows]:
         """To each client its own rows (the paper's projection pi)."""
 

@@ -25,7 +25,6 @@ from ..core.checked import checked
 from ..core.errors import DataError, FedLoomError, ModelError, SettingError, nearest
 from ..core.payload import RowWord, travels
 from ..core.placed import Noise
-from ..core.registry import losses
 from ..core.rng import Stream, Streams
 from ..core.settings import at_least
 from ..data.dataset import LOSSES
@@ -35,7 +34,7 @@ from .block import Block, Params, Source
 from .check import check_block
 from .clipping import guarded
 from .library import Maker, both, in_a_row
-from .losses import Loss
+from .losses import Loss, LossLike, loss_of
 from .sizing import joint_width, sized_blocks, sized_top
 
 Combine = Literal["sum", "concat"]
@@ -186,14 +185,15 @@ class Task:
     def __init__(
         self,
         blocks: Mapping[str, Source],
-        loss: str | Loss,
+        loss: LossLike,
         *,
         head: Source | None = None,
         middle: Source | None = None,
         combine: Combine = "sum",
     ):
         self.blocks = {silo: Block(source) for silo, source in blocks.items()}
-        self.loss: Loss = losses[loss]() if isinstance(loss, str) else loss
+        self.loss: Loss = loss_of(loss)
+        self._losses: dict[tuple[torch.dtype, torch.device], Loss] = {}
         if middle is not None and head is None:
             raise ModelError("a middle needs a head after it, which turns its output into scores")
         self.middle = None if middle is None else Block(middle)
@@ -212,7 +212,7 @@ class Task:
         data: Federated,
         model: str = "linear",
         *,
-        loss: str | Loss | None = None,
+        loss: LossLike | None = None,
         embedding: Annotated[int | None, at_least(1)] = None,
         head: str | Mapping[str, Any] | None = None,
         middle: str | Mapping[str, Any] | None = None,
@@ -225,6 +225,8 @@ class Task:
         `silos`: another model or other settings for some silos. With `embedding`, every block has
         an output of that width, and a `head` ("linear", or {"name": "mlp", "hidden": [64]}) turns
         the joint embedding into scores. A `middle` before the head has outputs of the same width.
+        `loss`: a name, {"name": "huber", "delta": 2.0}, or a torch loss or function of scores and
+        labels that gives a number for each row; None: by the goal of the data.
         """
         check_data("Task.of", data, Federated)
         other = silos or {}
@@ -251,7 +253,8 @@ class Task:
             top = sized_top(head, width, data.outputs, "the head")
         elif middle is not None:
             raise SettingError("model: a middle needs an embedding and a head")
-        return Task(blocks, loss or LOSSES[data.goal], head=top, middle=between, combine=combine)
+        chosen = loss_of(loss or LOSSES[data.goal], data.goal).fitted(data)
+        return Task(blocks, chosen, head=top, middle=between, combine=combine)
 
     def guarded(self, clip: float | None) -> Task:
         """The same task with blocks that clip their rows, and can add noise."""
@@ -305,7 +308,7 @@ class Task:
             labels = self.loss.labels(placement.labels(), dtype)
         except DataError as problem:
             raise DataError(f"labels: {problem}") from None
-        self.loss.check(scores, labels)
+        self.loss.to(dtype, labels.device).check(scores, labels)
         return (tuple(labels.shape[1:]), labels.dtype)
 
     def part(self, silo: str, shapes: Shapes, device: torch.device) -> Part:
@@ -315,4 +318,11 @@ class Task:
             None if part_of_head is None else part_of_head.to(shapes.dtype, device)
             for part_of_head in (self.middle, self.last)
         )
-        return Part(silo, block, head, self.loss, self.combine, shapes, device, middle, last)
+        loss = self._placed_loss(shapes.dtype, device)
+        return Part(silo, block, head, loss, self.combine, shapes, device, middle, last)
+
+    def _placed_loss(self, dtype: torch.dtype, device: torch.device) -> Loss:
+        """The loss for scores of this kind: one for all parts."""
+        if (dtype, device) not in self._losses:
+            self._losses[dtype, device] = self.loss.to(dtype, device)
+        return self._losses[dtype, device]

@@ -17,6 +17,9 @@ from ..config.runfile import RunFile
 from ..core.errors import DataError
 from ..core.files import SHARED, write_json
 from ..data.federated import Federated
+from ..models.losses import Loss
+from ..models.losses.choose import described
+from ..models.losses.weights import in_words
 
 NAME = "manifest.json"
 PACKAGES = ("fedloom", "torch", "numpy", "scikit-learn", "pyarrow", "safetensors")
@@ -39,7 +42,15 @@ class Manifest:
             raise DataError(f"{path} is damaged: {problem}") from None
 
     @staticmethod
-    def begun(file: RunFile, data: Federated, parts: Sequence[str], folder: Path) -> Manifest:
+    def begun(
+        file: RunFile,
+        data: Federated,
+        parts: Sequence[str],
+        folder: Path,
+        epochs: float,
+        loss: Loss,
+    ) -> Manifest:
+        weights = in_words(getattr(loss, "class_weights", None), data)
         values = {
             "fedloom": version_of("fedloom"),
             "algorithm": parts[0],
@@ -50,9 +61,11 @@ class Manifest:
             "failed": None,
             "halted": {},
             "parts": list(parts),
+            "epochs": epochs,
             "config": file.to_dict(),
+            "loss": described(loss),
             "data": data.summary(),
-            "notes": list(data.notes),
+            "notes": [*data.notes, *weights],
             "sources": dict(data.sources),
             "partition": "partition.json" if data.cut is not None else None,
             "seed": file.engine.seed,
@@ -63,10 +76,31 @@ class Manifest:
         }
         return Manifest(values)._written(folder)
 
-    def finished(self, folder: Path, halted: Mapping[str, str]) -> Manifest:
-        """All parts are at their end; `halted`: why some ended early."""
+    def finished(
+        self, folder: Path, halted: Mapping[str, str], best: Mapping[str, Mapping[str, Any]]
+    ) -> Manifest:
+        """All parts are at their end; `halted`: why some ended early; `best`: of parts with early
+        stopping, the evaluation that their model is of."""
         ended = {"finished": _now(), "interrupted": False, "failed": None}
-        return self._with(folder, **ended, halted=dict(halted))
+        return self._with(folder, **ended, halted=dict(halted), best=dict(best))
+
+    @property
+    def parts(self) -> list[str]:
+        return list(self.values["parts"])
+
+    def goes_on(
+        self, folder: Path, file: RunFile, reached: Mapping[str, int], rounds: int, epochs: float
+    ) -> Manifest:
+        """It was finished, and goes on; `reached`: the rounds of its parts."""
+        more = {"created": _now(), "from": dict(reached), "rounds": rounds}
+        again = {"finished": None, "halted": {}, "best": {}, "epochs": epochs}
+        before = self.values.get("more", [])
+        return self._with(folder, **again, config=file.to_dict(), more=[*before, more])
+
+    def more_from(self, part: str) -> int | None:
+        """The round from which a part went on after it was finished, the last time."""
+        more = self.values.get("more", [])
+        return more[-1]["from"].get(part) if more else None
 
     def stopped(self, folder: Path) -> Manifest:
         return self._with(folder, interrupted=True, failed=None)

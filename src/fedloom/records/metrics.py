@@ -24,7 +24,9 @@ from torch import Tensor
 from ..core.errors import SettingError
 from ..core.registry import metrics as registered
 from ..data.dataset import Goal
+from ..models.threshold import HALF
 from . import scoring
+from .thresholds import sigmoid
 
 Metrics = dict[str, float | None]
 Array = npt.NDArray[Any]
@@ -34,23 +36,26 @@ NAMES: dict[Goal, tuple[str, ...]] = {
     "binary": ("accuracy", "f1", "precision", "recall", "auroc", "auprc"),
     "number": ("r2", "mse"),
 }  # what is always measured
+LOSS = "loss"  # of validation rows, beside their metrics
 HEADLINE: dict[Goal, str] = {"classes": "accuracy", "binary": "auroc", "number": "r2"}
 
 
 @dataclass(frozen=True)
 class Scored:
-    """Rows with labels that a model has scored. `scores` are what the loss takes (logits, or the
-    numbers themselves), [rows, outputs]; `labels` are numbers of classes, or [rows, outputs]."""
+    """Rows with labels that a model has scored. `scores` are logits or, of numbers, predictions in
+    the labels' own unit, [rows, outputs]; `labels` are numbers of classes, or [rows, outputs].
+    `threshold`: the probability above which a row is said to be of class 1."""
 
     goal: Goal
     scores: Array
     labels: Array
+    threshold: float = HALF
 
     @staticmethod
-    def of(goal: Goal, scores: Tensor, labels: Tensor) -> Scored:
+    def of(goal: Goal, scores: Tensor, labels: Tensor, threshold: float = HALF) -> Scored:
         rows = len(labels)
         z, y = scores.detach().double().cpu().numpy(), labels.cpu().numpy()
-        return Scored(goal, z.reshape(rows, -1), _as_labels(goal, y))
+        return Scored(goal, z.reshape(rows, -1), _as_labels(goal, y), threshold)
 
     @cached_property
     def predicted(self) -> Array:
@@ -58,8 +63,15 @@ class Scored:
         if self.goal == "number":
             return self.scores
         if self.goal == "binary":
-            return (self.scores[:, 0] > 0).astype(int)
+            return (self.probabilities > self.threshold).astype(int)
         return self.scores.argmax(1)
+
+    @cached_property
+    def probabilities(self) -> Array:
+        """Of class 1, [rows]; of several classes, [rows, classes]."""
+        if self.goal == "binary":
+            return sigmoid(self.scores[:, 0])
+        return np.exp(self.scores - np.logaddexp.reduce(self.scores, axis=1)[:, None])
 
     @cached_property
     def by_class(self) -> list[tuple[Array, Array]]:
@@ -127,29 +139,31 @@ def metric(
     return add
 
 
-def check_metrics(names: Collection[str], goal: Goal | None) -> None:
-    """Refuse metrics that say nothing about a goal."""
-    for name in names:
-        goals = registered[name].goals
-        if goal not in goals:
-            what = "a loss of your own" if goal is None else f"the goal {goal}"
-            raise SettingError(f"metric {name} is for {' and '.join(goals)}, not for {what}")
-
-
-def metrics(goal: Goal, scores: Tensor, labels: Tensor, more: Collection[str] = ()) -> Metrics:
+def metrics(
+    goal: Goal,
+    scores: Tensor,
+    labels: Tensor,
+    more: Collection[str | Metric] = (),
+    threshold: float = HALF,
+) -> Metrics:
     """The usual metrics of a goal, and `more` of them."""
     if not len(labels):
         return {}
-    rows = Scored.of(goal, scores, labels)
-    wanted = [registered[name] for name in dict.fromkeys((*NAMES[goal], *more))]
+    rows = Scored.of(goal, scores, labels, threshold)
+    usual = [registered[name] for name in NAMES[goal]]
+    others = [metric if isinstance(metric, Metric) else registered[metric] for metric in more]
     return {
-        metric.name: metric(rows) for metric in wanted if rows.scores.shape[1] >= metric.outputs
+        metric.name: metric(rows)
+        for metric in dict.fromkeys((*usual, *others))
+        if rows.scores.shape[1] >= metric.outputs
     }
 
 
 def smaller_is_better(name: str) -> bool:
-    """Of a metric, or of the training loss."""
-    return name == "train_loss" or (name in set(registered) and registered[name].smaller_is_better)
+    """Of a metric, or of a loss."""
+    return name in ("train_loss", LOSS) or (
+        name in set(registered) and registered[name].smaller_is_better
+    )
 
 
 @metric("accuracy", "classes", "binary")
@@ -207,6 +221,21 @@ def r2(rows: Scored) -> float | None:
     """The share of the labels' variance that is explained."""
     spread = len(rows.labels) > 1 and bool((rows.labels.std(0) > 0).all())
     return scoring.explained(rows.labels, rows.scores) if spread else None
+
+
+@metric("mae", "number", smaller_is_better=True)
+def mae(rows: Scored) -> float:
+    """The mean absolute error."""
+    return float(np.abs(rows.labels - rows.scores).mean())
+
+
+@metric("poisson-deviance", "number", smaller_is_better=True)
+def poisson_deviance(rows: Scored) -> float | None:
+    """Of counts: twice the log-likelihood that is missing to a perfect prediction, in the mean."""
+    if bool((rows.labels < 0).any()) or bool((rows.scores <= 0).any()):
+        return None
+    each = scoring.poisson_deviances(rows.labels, rows.scores)
+    return float(each.mean())
 
 
 @metric("mse", "number", smaller_is_better=True)

@@ -22,6 +22,7 @@ from ..core.errors import DamagedError
 from ..core.files import PRIVATE
 from ..core.registry import metrics as registered
 from ..data.dataset import Goal
+from ..models.threshold import HALF
 from .bootstrap import Interval, Resampled, intervals, mean, resampled
 from .metrics import NAMES, Scored
 
@@ -32,10 +33,12 @@ CURE = "make the run again, or delete the file: the report then leaves out what 
 
 @dataclass(frozen=True)
 class Predictions:
-    """Scores of the test rows, as the loss takes them. `by_hub`: one entry where all hubs predict
-    the same, else every silo's own. `without`: the joint model's, with a silo's embedding replaced
-    by its mean over the training rows. `rows` is equal for equal rows; `more`: metrics besides the
-    usual."""
+    """Scores of the test rows: of classes as the loss takes them, numbers in their own unit.
+
+    `by_hub`: one entry where all hubs predict the same, else every silo's own. `without`: the joint
+    model's, with a silo's embedding replaced by its mean over the training rows. `rows` is equal
+    for equal rows; `more`: metrics besides the usual. `thresholds`: by hub, the probability above
+    which a row is said to be of class 1, unless it is a half."""
 
     goal: Goal
     labels: Tensor
@@ -43,6 +46,7 @@ class Predictions:
     rows: str
     more: tuple[str, ...] = ()
     without: Mapping[str, Tensor] = field(default_factory=dict)
+    thresholds: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def alone(self) -> bool:
@@ -57,13 +61,13 @@ class Predictions:
         known = set(registered)  # one of a package that is not installed here is left out
         return tuple(n for n in names if n in known and outputs >= registered[n].outputs)
 
-    def scored(self, scores: Tensor) -> Scored:
-        return Scored.of(self.goal, scores, self.labels)
+    def scored(self, scores: Tensor, hub: str = "") -> Scored:
+        return Scored.of(self.goal, scores, self.labels, self.thresholds.get(hub, HALF))
 
     def of_hubs(self, names: Collection[str] | None = None) -> dict[str, dict[str, Resampled]]:
         """Metrics on resamples, at every hub that predicts."""
         wanted = self.metrics if names is None else names
-        return {hub: resampled(self.scored(z), wanted) for hub, z in self.by_hub.items()}
+        return {hub: resampled(self.scored(z, hub), wanted) for hub, z in self.by_hub.items()}
 
     def resampled(self, names: Collection[str] | None = None) -> dict[str, Resampled]:
         """Metrics on resamples; means over silos that predict each by itself."""
@@ -79,7 +83,8 @@ class Predictions:
         tensors |= {f"scores/{hub}": z for hub, z in self.by_hub.items()}
         tensors |= {f"without/{silo}": z for silo, z in self.without.items()}
         order = {"hubs": list(self.by_hub), "without": list(self.without)}
-        facts = {"goal": self.goal, "rows": self.rows, "more": list(self.more), **order}
+        usual = {"goal": self.goal, "rows": self.rows, "more": list(self.more), **order}
+        facts = {**usual, "thresholds": dict(self.thresholds)}
         seal.write_tensors(folder / NAME, tensors, facts, PRIVATE)
 
     @staticmethod
@@ -97,6 +102,7 @@ class Predictions:
                 facts["rows"],
                 tuple(facts["more"]),
                 {silo: tensors[f"without/{silo}"] for silo in facts["without"]},
+                facts["thresholds"],
             )
         except KeyError as problem:
             raise DamagedError(f"{path} has no {problem}; {CURE}") from None

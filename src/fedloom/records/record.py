@@ -24,7 +24,11 @@ class Record:
     own, the metric `local_...` is the mean over these. `notes` are the algorithm's own, such as how
     old the embeddings were that an asynchronous one worked with. `privacy`: where embeddings are
     perturbed, in which mode, whether that is a guarantee, and what was spent on a record.
-    `intervals`: of the last record of a run in a folder, 95 % bootstrap intervals of its metrics.
+    `validation`: the loss and the metrics of the validation rows, where there are any. `best`: with
+    early stopping, the round of the best model so far. `threshold`: the probability above which
+    a row is said to be of class 1, by silo where silos predict on their own; None: 0.5.
+    `intervals`: 95 % bootstrap intervals of the metrics, of the record that a run in a folder is
+    judged by (`result_of`).
     """
 
     round: int
@@ -37,11 +41,15 @@ class Record:
     by_silo: Mapping[str, Metrics] | None = None
     notes: Mapping[str, Any] | None = None
     privacy: Mapping[str, Any] | None = None
+    validation: Metrics | None = None
+    best: int | None = None
+    threshold: float | Mapping[str, float] | None = None
     intervals: Mapping[str, Sequence[float]] | None = None
 
     def to_json(self) -> dict[str, Any]:
         fields = asdict(self)
-        for name in ("by_silo", "notes", "privacy", "intervals"):
+        optional = ("by_silo", "notes", "privacy", "validation", "best", "threshold", "intervals")
+        for name in optional:
             if fields[name] is None:
                 del fields[name]
         return fields
@@ -58,6 +66,14 @@ def grew(records: Sequence[Record]) -> bool:
     """Whether training did harm: the loss ended above its start, or was far above it on the way."""
     losses = [record.train_loss for record in records]
     return len(losses) > 1 and (losses[-1] > losses[0] or max(losses) > 10 * losses[0] > 0)
+
+
+def result_of(records: Sequence[Record]) -> Record:
+    """The record that a run is judged by: the last or, with early stopping, that of the model which
+    was kept."""
+    last = records[-1]
+    kept = [record for record in records if record.round == last.best]
+    return kept[-1] if kept else last
 
 
 def append_record(path: Path, record: Record) -> None:

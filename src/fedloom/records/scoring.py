@@ -31,14 +31,14 @@ def macro(labels: Array, predicted: Array) -> tuple[float, float, float]:
 def area_under_roc(positive: Array, scores: Array) -> float:
     """How likely a row of the class scores above a row that is not; half of it where both score
     the same."""
-    true, false = _counts(positive, scores)
+    true, false = counts(positive, scores)
     areas = np.diff(false, prepend=0) * (true + np.concatenate([[0], true[:-1]]))
     return float(areas.sum() / (2 * true[-1] * false[-1]))
 
 
 def average_precision(positive: Array, scores: Array) -> float:
     """The mean of the precisions at the rows of the class, best score first."""
-    true, false = _counts(positive, scores)
+    true, false = counts(positive, scores)
     return float((np.diff(true, prepend=0) / true[-1] * (true / (true + false))).sum())
 
 
@@ -48,7 +48,13 @@ def explained(labels: Array, scores: Array) -> float:
     return float(np.mean(1 - left / ((labels - labels.mean(0)) ** 2).sum(0)))
 
 
-def _counts(positive: Array, scores: Array) -> tuple[Array, Array]:
+def poisson_deviances(labels: Array, means: Array) -> Array:
+    """Of each count from its predicted mean; a count of 0 has no logarithm, and needs none."""
+    counted = np.where(labels > 0, labels, 1)
+    return 2 * (np.where(labels > 0, labels * np.log(counted / means), 0) - labels + means)
+
+
+def counts(positive: Array, scores: Array) -> tuple[Array, Array]:
     """At every threshold, from the highest: how many rows of the class reach it, and how many
     others."""
     order = np.argsort(-scores, kind="stable")

@@ -47,6 +47,17 @@ class Group:
         common = set.intersection(*({record["round"] for record in run} for run in records))
         return [[record for record in run if record["round"] in common] for run in records]
 
+    @property
+    def results(self) -> list[dict[str, Any]]:
+        """What every run is judged by: the model that early stopping kept or, without, the last
+        round that all of them recorded."""
+        of_runs = [(run.result(self.part or run.main), records) for run, records in self._pairs]
+        return [kept if kept.get("best") is not None else own[-1] for kept, own in of_runs]
+
+    @property
+    def _pairs(self) -> list[tuple[RunFolder, list[dict[str, Any]]]]:
+        return [(run, own) for run, own in zip(self.runs, self.records, strict=True) if own]
+
 
 def compare(
     folders: Sequence[Path], out: Path, metric: str | None = None, axis: Axis = "round"
@@ -259,7 +270,8 @@ def _resampled(group: Group, metric: str) -> tuple[str, Resampled] | None:
 def _row(group: Group, metric: str) -> dict[str, Any]:
     """Numbers of the last round that all runs of a group recorded, as their mean."""
     lasts = [records[-1] for records in group.records if records]
-    finals = _defined(lasts, metric)
+    results = group.results
+    finals = _defined(results, metric)
     bests = [best for records in group.records if (best := words.best(records, metric))]
     return {
         "label": group.label,
@@ -273,9 +285,9 @@ def _row(group: Group, metric: str) -> dict[str, Any]:
         "final": _mean(finals),
         "final_min": min(finals, default=None),
         "final_max": max(finals, default=None),
-        "interval": _interval(lasts, metric),
+        "interval": _interval(results, metric),
         "best": _mean([value for value, _ in bests]),
-        "train_loss": _mean(_defined(lasts, "train_loss")),
+        "train_loss": _mean(_defined(results, "train_loss")),
         "time": _mean([words.number(last.get("time")) for last in lasts]),
         "bytes_inside_silos": _mean([last["bytes"].get("bottom", 0) for last in lasts]),
         "bytes_between_hubs": _mean([last["bytes"].get("top", 0) for last in lasts]),

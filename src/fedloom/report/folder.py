@@ -83,6 +83,13 @@ class RunFolder:
         labelled = [silo for silo, holding in silos.items() if holding.get("labels")]
         return labelled[0] if len(labelled) == 1 else None
 
+    def result(self, part: str) -> dict[str, Any]:
+        """The record that a part is judged by: the last or, with early stopping, that of the model
+        which was kept."""
+        *_, last = records = self.records[part]
+        kept = [record for record in records if record["round"] == last.get("best")]
+        return (kept or [last])[-1]
+
     @property
     def metrics(self) -> list[str]:
         """Test metrics that any part recorded, the headline first; [] without test rows."""

@@ -76,10 +76,10 @@ def judged(run: RunFolder) -> dict[str, Judged]:
     for part, own in run.predictions.items():
         if part not in run.records:
             continue
-        scored = {hub: own.scored(z) for hub, z in own.by_hub.items()}
+        scored = {hub: own.scored(z, hub) for hub, z in own.by_hub.items()}
         name, (hub, rows) = words.part_name(run, part), next(iter(scored.items()))
         if own.alone:
-            last = run.records[part][-1]["by_silo"]
+            last = run.result(part)["by_silo"]
             hub = _best(metric, {h: words.number((last.get(h) or {}).get(metric)) for h in scored})
             name, rows = f"the best silo alone ({hub})", scored[hub]
         found[part] = Judged(name, rows, classes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..records.bootstrap import Difference
@@ -39,7 +40,7 @@ def additions(run: RunFolder) -> list[Addition]:
         return []
     found = []
     for how, silo, scores in _without(run, main):
-        part = Predictions(main.goal, main.labels, {silo: scores}, main.rows, main.more)
+        part = replace(main, by_hub=dict.fromkeys(main.by_hub, scores))
         left = part.resampled([metric]).get(metric)
         if left is not None:
             loss = left.minus(whole) if smaller_is_better(metric) else whole.minus(left)

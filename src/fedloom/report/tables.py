@@ -19,23 +19,24 @@ def about(run: RunFolder) -> list[tuple[str, str]]:
 
 
 def finals(run: RunFolder) -> list[dict[str, str]]:
-    """The headline of every part: last and best value, loss, and what it cost."""
+    """The headline of every part: of the model that is kept, and the best; and what it cost."""
     rows = []
     for part, records in run.records.items():
         if not records:
             continue
-        last, top = records[-1], words.best(records, run.headline)
-        silos = words.silo_values(last, run.headline)
+        last, result = records[-1], run.result(part)
+        top = words.best(records, run.headline)
+        silos = words.silo_values(result, run.headline)
         pooled = (last.get("notes") or {}).get("pooled")  # it has no rounds, and sends nothing
         row = {
             "part": words.part_name(run, part),
             "rounds": f"{last['round']:,}",
-            "final": words.show(run.headline, words.value_of(last, run.headline)),
+            "final": words.show(run.headline, words.value_of(result, run.headline)),
             "spread": words.spread(run.headline, silos) if len(silos) > 1 else "",
-            "interval": words.between(run.headline, interval(last, run.headline)),
+            "interval": words.between(run.headline, interval(result, run.headline)),
             "best": words.show(run.headline, top[0]) if top else "undefined",
             "best_round": f"{top[1]:,}" if top else "",
-            "loss": words.show("train_loss", words.value_of(last, "train_loss")),
+            "loss": words.show("train_loss", words.value_of(result, "train_loss")),
             "bottom": words.size(last["bytes"].get("bottom", 0)),
             "top": words.size(last["bytes"].get("top", 0)),
             "time": _amount(last.get("time")),
@@ -66,7 +67,7 @@ def values(run: RunFolder) -> list[tuple[str, bool, list[tuple[str, str]]]]:
     for part, records in run.records.items():
         if not records:
             continue
-        last = records[-1]
+        last = run.result(part)
         shown = [
             (words.show(m, words.value_of(last, m)), words.between(m, interval(last, m)))
             for m in run.metrics

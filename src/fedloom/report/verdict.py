@@ -6,8 +6,9 @@ them: one is called better or worse only where the 95 % interval of the differen
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from ..models.threshold import HALF, in_words, is_rule
 from ..records.bootstrap import Difference, Order, Resampled
 from ..records.metrics import smaller_is_better
 from .folder import RunFolder
@@ -40,12 +41,14 @@ def verdict(run: RunFolder) -> str:
     metric, records = run.headline, run.records.get(run.main) or []
     if not records:
         return "Nothing is recorded yet."
-    last = records[-1]
+    last, result = records[-1], run.result(run.main)
     subject = OTHERS.get(run.main, part_name(run, run.main)).removesuffix(" on the same budget")
-    start = f"After {rounds(last['round'])} {subject} {_reaches(metric, last)}"
+    start = f"After {rounds(result['round'])} {subject} {_reaches(metric, result)}"
+    if result is not last:
+        start += f" (the best by validation rows; training went on to round {last['round']:,})"
     ranked = against(run)
     plain = [
-        _other(_phrase(run, part), run.records[part][-1], metric, last["round"])
+        _other(_phrase(run, part), run.result(part), metric, result["round"])
         for part in OTHERS
         if part != run.main and run.records.get(part) and part not in ranked
     ]
@@ -57,7 +60,19 @@ def verdict(run: RunFolder) -> str:
             if difference.order(smaller_is_better(metric)) == order
         ]
         sentences += [f"{said}: {', '.join(named)}."] * bool(named)
-    return " ".join(sentences) + _worth(run)
+    return " ".join(sentences) + _worth(run) + _decided(run)
+
+
+def _decided(run: RunFolder) -> str:
+    """Above which probability rows are said to be of the second class, unless it is a half."""
+    chosen = run.result(run.main).get("threshold")
+    if chosen is None:
+        return ""
+    values = list(chosen.values()) if isinstance(chosen, Mapping) else [chosen]
+    rule = (run.manifest.get("config") or {}).get("evaluation", {}).get("threshold", HALF)
+    how = f", chosen on validation rows for {in_words(rule)}" if is_rule(rule) else ""
+    number = spread("threshold", values)
+    return f" A row is said to be of the second class above a probability of {number}{how}."
 
 
 def against(run: RunFolder) -> dict[str, Difference]:
@@ -93,7 +108,7 @@ def _phrase(run: RunFolder, part: str) -> str:
 
 def _ranked(run: RunFolder, part: str, difference: Difference, order: Order) -> str:
     """A part with its value; one that is better, by how much."""
-    metric, record = run.headline, run.records[part][-1]
+    metric, record = run.headline, run.result(part)
     values = _values(record, metric)
     phrase = _phrase(run, part)
     if len(silo_values(record, metric)) > 1:
@@ -143,7 +158,7 @@ def _worth(run: RunFolder) -> str:
     records = run.records.get(part)
     if not records or run.main in PARTS or records[-1]["round"] != last["round"]:
         return ""
-    own, other = value_of(last, metric), value_of(records[-1], metric)
+    own, other = value_of(run.result(run.main), metric), value_of(run.result(part), metric)
     if own is None or other is None or smaller_is_better(metric):
         return ""
     more = sum(last["bytes"].values()) - sum(records[-1]["bytes"].values())

@@ -114,9 +114,10 @@ def measure(file: RunFile, folder: Path, tell: Callable[[int, int], None]) -> No
     smooth, steepest = problem.smoothness, problem.largest_gradient(rounds)
     most = 1 / (8 * steps * max(smooth, steepest))
     eta = share * most
-    run.algorithm = replace(algorithm, lr=eta)
+    problem.run = run = build_run(file, data, algorithm=replace(algorithm, lr=eta))
     folder.mkdir(parents=True, exist_ok=True)
-    manifest = Manifest.begun(file, data, ["tdcd"], folder)
+    epochs = file.epochs_of(data.train.size)
+    manifest = Manifest.begun(file, data, ["tdcd"], folder, epochs, run.task.loss)
     first, total, sigma2 = problem.loss(problem.theta()), 0.0, np.zeros(len(problem.silos))
     noise = 4 * (
         eta * smooth * steps
@@ -149,4 +150,4 @@ def measure(file: RunFile, folder: Path, tell: Callable[[int, int], None]) -> No
             records.append(Record(done, done * steps, run.time, run.wall, sent, loss, metrics))
         tell(done, rounds)
     write_records(folder / "records.jsonl", records)
-    manifest.finished(folder, {})
+    manifest.finished(folder, {}, {})

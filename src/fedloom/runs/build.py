@@ -33,6 +33,8 @@ POOLED = get_args(PooledName)
 def build_data(file: RunFile, cut: Cut | None = None) -> Federated:
     """The rows of a run file, placed; `cut` instead of drawing one."""
     data = _placed(file, cut)
+    if (share := file.values["data"]["validation"]) is not None:
+        data = data.with_validation(share)
     if "no-exchange" in same_baselines(file, data):
         (silo,) = labelled_silos(data)
         note = f"no-exchange is left out: only silo {silo} has labels, so it is the same as alone"
@@ -51,7 +53,7 @@ def same_baselines(file: RunFile, data: Federated) -> set[str]:
 
 
 def _placed(file: RunFile, cut: Cut | None) -> Federated:
-    settings = dict(file.values["data"])
+    settings = {key: v for key, v in file.values["data"].items() if key != "validation"}
     if "silos" in settings:
         files, salt_file = settings.pop("silos"), settings.pop("salt_file")
         salt = None if salt_file is None else _salt(Path(salt_file))
@@ -101,10 +103,11 @@ def build_run(
 ) -> Run:
     """A run that has not begun; `algorithm` in place of the file's own. `secrets`: of real parties,
     for the reference engine."""
+    file = file.of_rows(data.train.size)
     engine, own = file.engine, build_algorithm(file, algorithm)
     if own.needs_server:
         data = data.with_server()
-    return Run(
+    run = Run(
         own,
         task or build_task(file, data),
         data,
@@ -119,9 +122,12 @@ def build_run(
         executor=engine.executor,
         network=file.network,
         metrics=file.evaluation.metrics,
+        threshold=file.evaluation.threshold,
         ranks=ranks,
         secrets=secrets,
     )
+    stopping = file.stopping
+    return run if stopping is None else run.stop_early(stopping, file.every, file.rounds)
 
 
 def build_schedule(file: RunFile) -> Schedule:

@@ -84,7 +84,7 @@ class Embeddings:
 
 @torch.no_grad()
 def replaced(run: Run) -> dict[str, Tensor]:
-    """Scores of the test rows with one silo's embedding replaced by its mean, for each silo."""
+    """Of the test rows with one silo's embedding replaced by its mean, for each silo."""
     assert run.test is not None
     embeddings = Embeddings(run)
     means = embeddings.means(run.placement)
@@ -95,7 +95,8 @@ def replaced(run: Run) -> dict[str, Tensor]:
             rest = [phi for j, phi in placed.items() if j != silo]
             joint = torch.stack(rest).sum(0) + mean.to(rest[0].dtype)
             pieces[silo].append(embeddings.scores(joint).cpu())
-    return {silo: torch.cat(parts) for silo, parts in pieces.items()}
+    loss = run.task.loss
+    return {silo: loss.values(torch.cat(parts)) for silo, parts in pieces.items()}
 
 
 def build_without(

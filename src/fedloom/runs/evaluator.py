@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -20,14 +21,22 @@ from ..core.topology import Topology
 from ..data.placement import Placement
 from ..fabric.engine import Engine
 from ..fabric.schedule import Everyone
-from ..records.metrics import HEADLINE, Metrics, metrics
+from ..models.threshold import HALF
+from ..records.metrics import HEADLINE, LOSS, Metrics, metrics
 from ..records.predictions import Predictions, digest_of
 from ..records.record import Record
+from ..records.thresholds import choose_threshold
 
 if TYPE_CHECKING:
     from .run import Run
 
-RowChoice = Literal["test", "train", "all"] | Placement | Sequence[int] | Tensor | npt.NDArray[Any]
+RowChoice = (
+    Literal["test", "train", "validation", "all"]
+    | Placement
+    | Sequence[int]
+    | Tensor
+    | npt.NDArray[Any]
+)
 
 FEW, MANY = 2**12, 2**16  # rows predicted at a time
 KEPT = 2**25  # bytes of a placement's features up to which its minibatches are kept, too
@@ -59,7 +68,7 @@ class Viewer:
         """The rows that are chosen; numbers are those of all rows in the order of their ids."""
         if isinstance(which, Placement):
             return which
-        train, test = self._run.placement, self._run.test
+        train, test, held = self._run.placement, self._run.test, self._run.validation
         word = which if isinstance(which, str) else ""
         if word == "train":
             return train
@@ -69,8 +78,16 @@ class Viewer:
                     "there are no test rows: choose others (rows='train', or a placement)"
                 )
             return test
+        if word == "validation":
+            if held is None:
+                raise SettingError(
+                    "there are no validation rows: keep some back (data.with_validation(0.15), or "
+                    "`validation` in [data]), or choose other rows"
+                )
+            return held
         if self._all is None:
-            self._all = train if test is None else train.joined(test)
+            others = [rows for rows in (test, held) if rows is not None]
+            self._all = reduce(Placement.joined, others, train)
         return self._all if word == "all" else self._all.take(_numbers(which, self._all.size))
 
     def scores(
@@ -81,7 +98,8 @@ class Viewer:
         client's own model."""
         run = self._run
         rows = at_a_time or (MANY if run.fed.is_light(MANY) else FEW)
-        state = run.state if run.state is not None else run.algorithm.start(run.fed)
+        state = run.model_state
+        state = run.algorithm.start(run.fed) if state is None else state
         seen = self._of(placement, any(isinstance(part, AtClients) for part in state), rows)
         fed = seen.fed
         hubs = fed.silos if run.algorithm.predicts_alone else fed.silos[:1]
@@ -101,30 +119,51 @@ class Viewer:
 
     def loss(self, placement: Placement, at_a_time: int | None = None) -> float:
         """Mean loss over all rows; where silos predict alone, the mean over silos."""
-        loss = self._run.task.loss
-        labels = loss.labels(placement.labels(), self._run.shapes.dtype)
+        dtype = self._run.shapes.dtype
+        loss = self._run.task.loss.to(dtype, torch.device("cpu"))
+        labels = loss.labels(placement.labels(), dtype)
         scores = self.scores(placement, at_a_time).values()
         return float(torch.stack([loss.rows(z, labels).mean() for z in scores]).mean())
 
     def metrics(self, placement: Placement, at_a_time: int | None = None) -> dict[str, Metrics]:
         """Metrics at every hub that predicts for itself."""
-        goal, more = self._run.task.loss.goal, self._run.metrics
-        if goal is None:
+        loss, more = self._run.task.loss, self._run.metrics
+        if loss.goal is None:
             return {}
-        labels = placement.labels()
+        labels, thresholds = placement.labels(), self.thresholds(at_a_time)
         return {
-            hub: metrics(goal, scores, labels, more)
+            hub: metrics(loss.goal, loss.values(scores), labels, more, thresholds[hub])
             for hub, scores in self.scores(placement, at_a_time).items()
         }
 
+    def thresholds(self, at_a_time: int | None = None) -> dict[str, float]:
+        """The probability above which a row is said to be of class 1, at every hub that predicts
+        for itself: the run's, or by its rule for the validation rows as the model stands."""
+        run = self._run
+        rule, held = run.threshold, run.validation
+        if isinstance(rule, float):
+            return dict.fromkeys(run.fed.silos, rule)
+        assert held is not None  # checked before training
+        labels = held.labels()
+        return {
+            hub: choose_threshold(labels, scores, rule)
+            for hub, scores in self.scores(held, at_a_time).items()
+        }
+
     def predictions(self, placement: Placement, at_a_time: int | None = None) -> Predictions | None:
-        """Scores beside labels; None where a loss of your own has no metrics."""
-        goal = self._run.task.loss.goal
-        if goal is None:
+        """Predictions beside labels; None where a loss of your own has no metrics."""
+        loss = self._run.task.loss
+        if loss.goal is None:
             return None
-        scores, labels = self.scores(placement, at_a_time), placement.labels()
-        rows = digest_of(placement.ids, labels)
-        return Predictions(goal, labels, scores, rows, self._run.metrics)
+        labels, scores = placement.labels(), self.scores(placement, at_a_time)
+        return Predictions(
+            loss.goal,
+            labels,
+            {hub: loss.values(z) for hub, z in scores.items()},
+            digest_of(placement.ids, labels),
+            tuple(metric.name for metric in self._run.metrics),
+            thresholds={hub: self.thresholds(at_a_time)[hub] for hub in scores},
+        )
 
     def means(self, placement: Placement, at_a_time: int | None = None) -> Metrics:
         """Metrics over all hubs that predict; where clients have models of their own, also
@@ -140,15 +179,18 @@ class Viewer:
         by_client = {}
         for client in names:
             (scores,) = self.scores(placement, at_a_time, client).values()
-            by_client[client] = {f"local_{name}": metrics(goal, scores, placement.labels())[name]}
+            values = run.task.loss.values(scores)
+            by_client[client] = {f"local_{name}": metrics(goal, values, placement.labels())[name]}
         return mean_of(by_client)
 
-    def record(self, test: Placement | None, at_a_time: int | None = None) -> Record:
+    def record(self, at_a_time: int | None = None) -> Record:
         """The run as it stands."""
         run = self._run
+        test, held = run.test, run.validation
         by_hub = {} if test is None else self.metrics(test, at_a_time)
         alone = run.algorithm.predicts_alone
-        notes = {} if run.state is None else run.algorithm.notes(run.fed, run.state)
+        state, best = run.model_state, run.best
+        notes = {} if state is None else run.algorithm.notes(run.fed, state)
         return Record(
             round=run.round,
             iteration=run.round * getattr(run.algorithm, "local_steps", 1),
@@ -160,7 +202,19 @@ class Viewer:
             by_silo=by_hub if alone and by_hub else None,
             notes=notes or None,
             privacy=run.algorithm.spending(run.fed),
+            validation=None if held is None else self._validation(held, at_a_time),
+            best=None if best is None else best.round,
+            threshold=self._threshold(),
         )
+
+    def _validation(self, held: Placement, at_a_time: int | None) -> Metrics:
+        return {LOSS: self.loss(held, at_a_time), **self.means(held, at_a_time)}
+
+    def _threshold(self) -> float | dict[str, float] | None:
+        """For a record, unless it is a half."""
+        if self._run.threshold == HALF:
+            return None
+        return self._run.model_threshold
 
     def _of(self, placement: Placement, personal: bool, rows: int) -> Seen:
         """`personal`: the state has something of every client, who therefore must be there."""
@@ -171,7 +225,7 @@ class Viewer:
                 fitting = fitting.pooled()
             fed = self._run.engine(fitting, Everyone(), on_demand=True)  # mostly one hub's is asked
             self._seen[key] = Seen(placement, fed, {})
-            while len(self._seen) > 2:  # training and test rows
+            while len(self._seen) > 3:  # training, validation and test rows
                 del self._seen[next(iter(self._seen))]
         return self._seen[key]
 
@@ -192,7 +246,7 @@ class Viewer:
 
 def _numbers(which: Any, size: int) -> Tensor:
     """Numbers of rows, or the rows that a mask has."""
-    wanted = "'test', 'train', 'all', a placement or numbers of rows"
+    wanted = "'test', 'train', 'validation', 'all', a placement or numbers of rows"
     if isinstance(which, str) or not isinstance(which, Sequence | Tensor | np.ndarray):
         raise SettingError(f"rows: {wanted} are expected, not {shown(which)}")
     try:

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from ..core import seal
 from ..core.checked import checked
 from ..core.errors import DataError, ModelError, SettingError, nearest
-from ..core.registry import losses
 from ..core.settings import shown
 from ..data.dataset import Goal
 from ..data.placement import Placement, as_rows
@@ -29,20 +28,25 @@ from ..data.tables.prepare import Preparation
 from ..data.tables.read import IdKind, TablePaths, read_rows
 from ..models.clipping import GUARDED, guarded
 from ..models.library import IN_A_ROW, Maker, in_a_row, registered
-from ..models.losses import Loss
-from ..records.metrics import Metrics, check_metrics, metrics
+from ..models.losses import Loss, LossLike, loss_of
+from ..models.losses.choose import described
+from ..models.threshold import HALF
+from ..records.metrics import Metrics, metrics
+from ..records.own_metrics import MetricLike, chosen_metrics
 
 How = Literal["joint", "combined", "alone"]
 Sources = Mapping[str, Any]
 
-FORM = 2
+FORM = 3
 CURE = "save it again (run.save), or restore it from a backup"
 
 
 @dataclass(frozen=True, eq=False)
 class Model:
     """`how` silos predict: "joint" (embeddings meet, then the head), "combined" (lone silos' scores
-    put together), "alone" (a silo by itself; say which with `at`). `facts` are for people."""
+    put together), "alone" (a silo by itself; say which with `at`). `threshold`: the probability
+    above which a row is said to be of class 1; by silo where they predict alone. `facts` are for
+    people."""
 
     how: How
     blocks: Mapping[str, nn.Module]
@@ -56,6 +60,7 @@ class Model:
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     preparation: Preparation | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
+    threshold: float | Mapping[str, float] = HALF
 
     @property
     def silos(self) -> tuple[str, ...]:
@@ -125,14 +130,34 @@ class Model:
         raise ModelError("only classes have probabilities")
 
     @checked()
+    def decide(self, scores: Tensor, at: str | None = None) -> Tensor:
+        """What scores say of rows: the number of a class (of two, class 1 above the model's
+        `threshold`), or a number in the labels' own unit."""
+        if self.goal == "binary":
+            return (self.probabilities(scores.double()) > self.threshold_of(at)).long()
+        return scores.argmax(1) if self.goal == "classes" else self.loss.values(scores)
+
+    def threshold_of(self, silo: str | None = None) -> float:
+        """The probability above which a row is said to be of class 1; `silo`: where silos predict
+        alone."""
+        if not isinstance(self.threshold, Mapping):
+            return self.threshold
+        if silo is None or silo not in self.threshold:
+            hint = nearest(silo or "", self.threshold)
+            raise SettingError(f"silos that trained alone decide alone: at={silo!r}{hint}")
+        return self.threshold[silo]
+
+    @checked()
     def evaluate(
-        self, placement: Placement, at: str | None = None, *, more: Sequence[str] = ()
+        self, placement: Placement, at: str | None = None, *, more: Sequence[MetricLike] = ()
     ) -> Metrics:
-        """Test metrics of a placement with labels; `more`: registered ones besides the usual."""
+        """Test metrics of a placement with labels; `more`: besides the usual, as in `Run`."""
         if self.goal is None:
             raise ModelError("a loss of your own has no metrics: use predict")
-        check_metrics(more, self.goal)
-        return metrics(self.goal, self.predict(placement, at), placement.labels(), more)
+        others, scores = chosen_metrics(more, self.goal), self.predict(placement, at)
+        threshold = self.threshold_of(at) if self.goal == "binary" else HALF
+        values = self.loss.values(scores)
+        return metrics(self.goal, values, placement.labels(), others, threshold)
 
     def _embedded(self, silo: str, x: Tensor) -> Tensor:
         block = self.blocks[silo]
@@ -173,12 +198,13 @@ class Model:
         return folder
 
     def _described(self) -> dict[str, Any]:
-        known = [name for name in losses if type(losses[name]()) is type(self.loss)]
         return {
             "form": FORM,
             "how": self.how,
             "combine": self.combine,
-            "loss": known[0] if known else None,
+            "loss": described(self.loss),
+            "goal": self.goal,
+            "threshold": self.threshold,
             "widths": dict(self.widths),
             "blocks": {j: None if m is None else m.describe() for j, m in self.makers.items()},
             "head": None if self.head_maker is None else self.head_maker.describe(),
@@ -196,7 +222,7 @@ def load_model(
     *,
     blocks: Sources | None = None,
     head: Any = None,
-    loss: Loss | None = None,
+    loss: LossLike | None = None,
 ) -> Model:
     """A saved model. Modules of your own (functions that make them) are given again: `blocks`
     {silo: function}, `head`, and a `loss` of your own."""
@@ -224,13 +250,14 @@ def load_model(
             heads,
             saved["combine"],
             saved["widths"],
-            loss or losses[saved["loss"] or ""](),
+            _loss(saved, loss),
             {silo: maker if isinstance(maker, Maker) else None for silo, maker in makers.items()},
             head_maker if isinstance(head_maker, Maker) else None,
             tuple(saved["classes"]),
             {silo: tuple(names) for silo, names in saved["columns"].items()},
             None if prepared is None else Preparation.from_json(prepared),
             saved["facts"],
+            saved["threshold"],
         )
     except (OSError, ValueError, KeyError, TypeError, RuntimeError) as problem:
         if isinstance(problem, DataError | ModelError | SettingError):
@@ -238,19 +265,25 @@ def load_model(
         raise DataError(f"{folder} holds no model, or a damaged one ({problem})") from None
 
 
-def _maker(described: Mapping[str, Any] | None, name: str, own: Sources | None) -> Any:
-    if described is not None and described["name"] == GUARDED:
-        return guarded(_maker(described["block"], name, own), described["clip"])
+def _loss(saved: Mapping[str, Any], own: LossLike | None) -> Loss:
+    if own is None and saved["loss"] is None:
+        raise ModelError("a loss of your own is not saved as code; give it as `loss`")
+    return loss_of(own if own is not None else saved["loss"], saved["goal"])
+
+
+def _maker(saved: Mapping[str, Any] | None, name: str, own: Sources | None) -> Any:
+    if saved is not None and saved["name"] == GUARDED:
+        return guarded(_maker(saved["block"], name, own), saved["clip"])
     if own is not None and own.get(name) is not None:
         return own[name]
-    if described is None:
+    if saved is None:
         raise ModelError(
             f"{name}: a module of your own is not saved as code; give the function that makes it"
         )
-    if described["name"] == IN_A_ROW:
-        return in_a_row(*(_maker(described[part], name, None) for part in ("middle", "last")))
-    settings = {key: _tuple(value) for key, value in described.items() if key != "name"}
-    return registered(described["name"], settings)
+    if saved["name"] == IN_A_ROW:
+        return in_a_row(*(_maker(saved[part], name, None) for part in ("middle", "last")))
+    settings = {key: _tuple(value) for key, value in saved.items() if key != "name"}
+    return registered(saved["name"], settings)
 
 
 def _tuple(value: Any) -> Any:

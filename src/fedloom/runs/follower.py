@@ -13,11 +13,12 @@ class Follower(Job):
     """The first rank has checked and prepared the folder when these meet it."""
 
     def go(self) -> dict[str, Run | Pooled]:
-        parts = all_parts(self.file, self._data(), self.ranks).runs
+        data = self._data()
+        parts = all_parts(self.file, data, self.ranks).runs
         self._meet()
         with self._interruptible():
             for number, (name, run) in enumerate(parts.items()):
-                part = Silent(self, run, self.folder_of(name, number == 0), [])
+                part = Silent(self, name, run, self.folder_of(name, number == 0), [])
                 part.restore()
                 part.train()
                 part.finish(False)

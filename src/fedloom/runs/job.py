@@ -15,7 +15,7 @@ import signal
 import threading
 import warnings
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -41,15 +41,17 @@ from ..fabric.kinds import ABOUT
 from ..records.history import CHECKPOINT, Checkpoints
 from ..records.manifest import Manifest
 from ..records.predictions import Predictions
-from ..records.record import Record, append_record, write_records
+from ..records.record import Record, append_record, result_of, write_records
 from ..records.writers import Writer, open_writers
 from . import contributions
 from .build import build_data
+from .callbacks import Callback
 from .divergence import check_divergence, cure
-from .parts import all_parts
+from .parts import Parts, all_parts
 from .pooled.baseline import Pooled
 from .pooled.part import train_pooled
 from .run import Run
+from .warm_restart import folder_of, warm_restart
 
 
 class Watcher:
@@ -57,6 +59,9 @@ class Watcher:
 
     def data(self, data: Federated) -> None:
         """The rows are there; nothing has been trained yet."""
+
+    def length(self, rounds: int, epochs: float) -> None:
+        """How long a run is, at most."""
 
     def part(self, name: str, rounds: int, done: int, metric: str | None) -> None:
         """A part begins, perhaps not from its start; `metric` is the one to judge it by."""
@@ -112,6 +117,11 @@ class Job:
             raise DataError(f"{folder} holds no run to resume (no run.toml)")
         return Job(RunFile.read(folder / "run.toml"), folder, watcher or Watcher(), ranks)
 
+    @staticmethod
+    def more(file: RunFile, folder: Path, rounds: int, watcher: Watcher | None = None) -> Job:
+        """A finished job that goes on for so many rounds more. `file`: what it was run from."""
+        return Job(warm_restart(file, folder, rounds), folder, watcher or Watcher())
+
     def go(self) -> dict[str, Run | Pooled]:
         """Train every part that is not at its end yet."""
         data = self._data()
@@ -119,9 +129,10 @@ class Job:
         parts = all_parts(self.file, data, self.ranks)
         make_folder(self.folder, SHARED)
         with locked(self.folder), self._interruptible():
-            manifest = self._begin(data, parts.names)
+            manifest = self._begin(data, parts)
             self._meet()
             self.watcher.data(data)
+            self.watcher.length(*length_of(self.file, data))
             try:
                 for number, (name, run) in enumerate(parts.runs.items()):
                     self._train(name, run, number == 0)
@@ -134,14 +145,14 @@ class Job:
                 manifest.failed(self.folder, str(problem))
                 raise
             parts.main.save(self.folder / "model")
-            halted = {
-                name: run.halted for name, run in parts.runs.items() if run.halted is not None
-            }
-            manifest.finished(self.folder, halted)
+            runs = parts.runs.items()
+            halted = {name: run.halted for name, run in runs if run.halted is not None}
+            best = {name: run.best._asdict() for name, run in runs if run.best is not None}
+            manifest.finished(self.folder, halted, best)
         return {**parts.runs, **parts.pooled}
 
     def folder_of(self, name: str, main: bool) -> Path:
-        return self.folder if main else self.folder / "baselines" / name
+        return folder_of(self.folder, name, main)
 
     def _data(self) -> Federated:
         saved = self.folder / "partition.json"
@@ -149,16 +160,18 @@ class Job:
         begun = Manifest.read(self.folder)
         if begun is not None and begun.values["sources"] != dict(data.sources):
             raise DataError(f"{self.folder}: the data have changed since this run began")
+        self.file = self.file.of_rows(data.train.size)
         return data
 
-    def _begin(self, data: Federated, parts: Sequence[str]) -> Manifest:
+    def _begin(self, data: Federated, parts: Parts) -> Manifest:
         begun = Manifest.read(self.folder)
         if begun is not None:
             return begun
         write_text(self.folder / "run.toml", self.file.to_toml(), SHARED)
         if data.cut is not None:
             data.cut.save(self.folder / "partition.json")
-        return Manifest.begun(self.file, data, parts, self.folder)
+        loss, (_, epochs) = parts.main.task.loss, length_of(self.file, data)
+        return Manifest.begun(self.file, data, parts.names, self.folder, epochs, loss)
 
     def _meet(self) -> None:
         """From here on the folder is as all ranks find it."""
@@ -172,7 +185,7 @@ class Job:
         output = self.file.output
         title = f"{output.title or self.folder.name} {name}"
         with open_writers(output.asked_writers, folder, title, self.file.to_dict()) as writers:
-            part = JobRun(self, run, folder, writers)
+            part = JobRun(self, name, run, folder, writers)
             part.restore()
             self.watcher.part(name, self.file.rounds, run.round, run.headline)
             try:
@@ -221,11 +234,18 @@ class Job:
                 signal.signal(sign, handler)
 
 
+def length_of(file: RunFile, data: Federated) -> tuple[int, float]:
+    """Rounds and epochs, at most."""
+    rows = data.train.size
+    return file.of_rows(rows).rounds, file.epochs_of(rows)
+
+
 @dataclass
-class JobRun:
+class JobRun(Callback):
     """One run of a job in its own folder."""
 
     job: Job
+    name: str
     run: Run
     folder: Path
     writers: list[Writer]
@@ -245,6 +265,9 @@ class JobRun:
                 self.job.watcher.damaged(why)
             self.run.restore(checkpoint.snapshot(self.run.blank()))
             self.run.records, self.run.wall = list(checkpoint.records), checkpoint.wall
+            begun = Manifest.read(self.job.folder)
+            if begun is not None and begun.more_from(self.name) == self.run.round:
+                self.run.renew_patience()
             self.saved = checkpoint.round
         ranks = self.job.ranks
         if ranks is not None and not ranks.same("the checkpoint", self.saved + 1):
@@ -279,18 +302,21 @@ class JobRun:
         if replaced:
             found = replace(found, without=contributions.replaced(self.run))
         found.save(self.folder)
-        *before, last = self.run.records
-        self.run.records = [*before, replace(last, intervals=found.intervals())]
+        judged, ends = result_of(self.run.records), found.intervals()
+        self.run.records = [
+            replace(record, intervals=ends if record is judged else None)
+            for record in self.run.records
+        ]
         self._rewrite()
 
     def _fit(self, rounds: int) -> None:
         try:
             with warnings.catch_warnings(action="ignore", category=HaltedWarning):
-                self.run.fit(rounds, on_round=self._after)
+                self.run.fit(rounds, callbacks=[self])
         except NotFiniteError as problem:
             raise NotFiniteError(f"{problem}: {cure(self.run)}") from problem
 
-    def _after(self, run: Run) -> None:
+    def on_round(self, run: Run) -> None:
         file, last = self.job.file, run.round == self.job.file.rounds
         self.job.watcher.round(run.round)
         evaluated = run.round % file.every == 0 or last

@@ -5,9 +5,7 @@ data -> placement -> task -> algorithm -> engine -> state, on one screen.
 
 from __future__ import annotations
 
-import time
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -17,12 +15,11 @@ from torch import Tensor, nn
 
 from ..algorithms.contract import Algorithm
 from ..algorithms.verification.costs import Facts
-from ..core import tree
+from ..config.sections import Stopping
 from ..core.arithmetic import Precision, device_of, dtype_of
 from ..core.checked import checked
-from ..core.errors import HaltedWarning, ModelError, SettingError, nearest
+from ..core.errors import ModelError, SettingError, nearest
 from ..core.extras import lacking
-from ..core.placed import AtClients
 from ..core.rng import Secrets, Streams
 from ..core.settings import at_least
 from ..data.federated import Federated, check_data
@@ -39,17 +36,24 @@ from ..fabric.ledger import Ledger
 from ..fabric.releases import Releases
 from ..fabric.schedule import Everyone, Recorded, Schedule
 from ..fabric.simclock.clock import Clock, Network, Times
-from ..models.joint import JointModel, split_head
-from ..models.library import Maker
+from ..models.joint import JointModel
 from ..models.task import Task
-from ..records.metrics import HEADLINE, Metrics, check_metrics
+from ..models.threshold import HALF, Threshold
+from ..records.metrics import HEADLINE, Metrics
+from ..records.own_metrics import MetricLike, chosen_metrics
 from ..records.predictions import Predictions
 from ..records.record import Record
 from ..records.snapshot import Snapshot
+from ..records.thresholds import check_rows
+from .callbacks import Callback
+from .continuing import snapshot_of, state_from
+from .cost_facts import facts_of
 from .evaluator import RowChoice, Viewer
-from .export import How, Model
-from .loop import play
+from .export import Model
+from .fitting import go, halt
 from .progress import Bar
+from .stopping import Best, Validated
+from .trained import model_of
 
 EngineName = Literal["stacked", "reference"]
 
@@ -61,8 +65,11 @@ class Run:
     `chunk`: clients run at once by the stacked engine (None: by their size), `replay`: calls after
     which it traces local work (0: never), `compile`: whether it compiles it, `executor`: what
     executes it, by name, `limits`: its thresholds; see docs/speed.md. `precision`: "tf32" and
-    "bf16" keep weights in float32. `network`: links and speeds for `time`. `metrics`: registered
-    ones to measure besides the usual. `ranks`: processes to share the clients' work with; see
+    "bf16" keep weights in float32. `network`: links and speeds for `time`. `metrics`: what
+    to measure besides the usual: registered names, functions of labels and scores, or objects of
+    torchmetrics. `threshold`: the probability above which a row is said to be of class 1, or a rule
+    by which it is chosen on validation rows: "f1", "balanced", "accuracy" or {"missed": 5,
+    "false_alarm": 1}. `ranks`: processes to share the clients' work with; see
     docs/several-processes.md. `secrets` of real parties, to compute what they would.
     After an error, `state`, `round` and `time` are those of the last complete round.
     """
@@ -85,7 +92,8 @@ class Run:
         executor: str | None = None,
         limits: Limits = DEFAULT,
         network: Network | None = None,
-        metrics: Sequence[str] = (),
+        metrics: Sequence[MetricLike] = (),
+        threshold: Threshold = HALF,
         ranks: Ranks | None = None,
         secrets: Secrets | None = None,
     ):
@@ -94,8 +102,9 @@ class Run:
         placement = data.train if isinstance(data, Federated) else data
         task = algorithm.trains(task)
         self.algorithm, self.task, self.placement = algorithm, task, placement
-        check_metrics(metrics, task.loss.goal)
-        self.metrics = tuple(metrics)
+        self.metrics = chosen_metrics(metrics, task.loss.goal)
+        check_rows(threshold, task.loss.goal, self.validation)
+        self.threshold = float(threshold) if isinstance(threshold, int | float) else threshold
         self.halted: str | None = None  # why it ended before the rounds it was asked for
         self.shapes = task.shapes(placement, dtype_of(precision))
         algorithm.check(task, placement)
@@ -116,7 +125,10 @@ class Run:
         self.schedule = schedule or Everyone()
         self.schedule.check(placement.topology.clients)
         self.network = network
-        self.fed = self.engine(placement, self.schedule, self._fresh_books())
+        self.rows = placement.followed_by(self.validation)
+        self.played: Algorithm = algorithm  # what is played: with `stop`, more than that
+        self._fitting = False
+        self.fed = self.engine(self.rows, self.schedule, self._fresh_books())
         self.round = 0
         self.state: Any = None
         self.records: list[Record] = []
@@ -151,6 +163,11 @@ class Run:
         return None if self.data is None else self.data.test
 
     @property
+    def validation(self) -> Placement | None:
+        """The validation rows, where some were kept back."""
+        return None if self.data is None else self.data.validation
+
+    @property
     def headline(self) -> str | None:
         """The metric to judge it by."""
         goal = self.task.loss.goal
@@ -163,41 +180,67 @@ class Run:
         *,
         every: Annotated[int | None, at_least(1)] = None,
         progress: bool | None = None,
-        on_round: Callable[[Run], None] | None = None,
+        stop: Stopping | None = None,
+        callbacks: Sequence[Callback] = (),
     ) -> Run:
         """Go on until `rounds` rounds are done in all. `every` so many rounds, and at the start and
         the end, the model is evaluated and a record kept in `records`. `progress`: show a bar
-        (None: where there is a terminal or a notebook, if `every` is given)."""
+        (None: where there is a terminal or a notebook, if `every` is given). `stop`: when to end
+        early, by the validation rows `every` so many rounds; the run then predicts with the model
+        of the best evaluation. `callbacks`: your own code, at every round and record."""
+        if stop is not None:
+            self.stop_early(stop, every or 1, rounds)
+        elif isinstance(self.played, Validated):
+            self.played = self.played.until(rounds)
+        self.halted = None
         if self._broken:
-            self.fed = self.engine(self.placement, self.schedule, self.fed.books)
-        if every is not None and not self.records:
-            self.add_record()
-        self._broken = True
+            self.fed = self.engine(self.rows, self.schedule, self.fed.books)
         show = progress if progress is not None else (every is not None and Bar.wanted())
-        with Bar(rounds, self.round, show, self.headline) as bar:
-            began = time.perf_counter()
-            for done, state in play(self.fed, self.algorithm, rounds, self.state, self.round):
-                self.round, self.state = done, state
-                self.wall += time.perf_counter() - began
-                if every is not None and (done % every == 0 or done == rounds):
-                    bar.say(self.add_record())
-                bar.step(done)
-                if on_round is not None:
-                    on_round(self)
-                began = time.perf_counter()
+        self._broken = self._fitting = True
+        try:
+            with Bar(rounds, self.round, show, self.headline) as bar:
+                go(self, rounds, every, bar, callbacks)
+        finally:
+            self._fitting = False
         self._broken = False
-        if self.round < rounds:
-            self._halt(every)
+        if self.round < rounds and self.halted is None:
+            halt(self, every)
+        for callback in callbacks:
+            callback.on_end(self)
         return self
 
-    def _halt(self, every: int | None) -> None:
-        """The algorithm ended the run: say why, and keep a record of how it stands."""
-        self.halted = self.algorithm.halts(self.fed, self.round)
-        if self.round == 0:
-            raise SettingError(f"{self.halted}: nothing would be trained")
-        if every is not None and self.records[-1].round < self.round:
-            self.add_record()
-        warnings.warn(str(self.halted), HaltedWarning, stacklevel=4)
+    def stop_early(self, stop: Stopping, every: int, rounds: int) -> Run:
+        """Evaluate the validation rows every so many rounds of these, and end by what is found; for
+        a run that `restore` is to continue. `fit` does so itself."""
+        goal, rows = self.task.loss.goal, self.rows
+        holding = rows.validation, rows.labelled, rows.topology.server
+        played = Validated(self.algorithm, stop, every, rounds, goal, *holding)
+        if self.state is not None and not isinstance(self.played, Validated):
+            self.state = played.around(self.fed, self.state)
+        self.played = played
+        return self
+
+    def renew_patience(self) -> None:
+        """With early stopping, count evaluations anew; the best of them stays."""
+        if isinstance(self.played, Validated):
+            self.state = self.played.renewed(self.fed, self.state)
+
+    @property
+    def best(self) -> Best | None:
+        """With early stopping, the best evaluation so far: of which round, and how good."""
+        if self.state is None or not isinstance(self.played, Validated):
+            return None
+        return self.played.best(self.fed, self.state)
+
+    @property
+    def model_state(self) -> Any:
+        """The algorithm's state that the run predicts with: after the last round. With early
+        stopping, after that of the best evaluation, but for records on the way."""
+        if self.state is None or not isinstance(self.played, Validated):
+            return self.state
+        if self._fitting:
+            return self.played.own_state(self.state)
+        return self.played.best_of(self.fed, self.state)
 
     def _fresh_books(self) -> Books:
         return Books(Releases(self.placement.size), clock=self._clock())
@@ -238,9 +281,10 @@ class Run:
         """Joint scores of rows, in the order of their ids, as the hub `at` gets them (all hubs get
         the same, except where silos train alone).
 
-        `rows`: "test" (as if none are said), "train", "all", numbers of rows among all, or a
-        placement. A run on a placement alone predicts its rows, if none are said. `client`: by that
-        client's own model, where clients have such. `at_a_time`: so many rows (None: by size)."""
+        `rows`: "test" (as if none are said), "train", "validation", "all", numbers of rows among
+        all, or a placement. A run on a placement alone predicts its rows, if none are said.
+        `client`: by that client's own model, where clients have such. `at_a_time`: so many rows
+        (None: by size)."""
         known = next(iter(self.placement.topology.clients.values()))
         if client is not None and client not in known:
             raise SettingError(f"predict: there is no client {client!r}{nearest(client, known)}")
@@ -268,13 +312,13 @@ class Run:
     @checked()
     def add_record(self, at_a_time: Annotated[int | None, at_least(1)] = None) -> Record:
         """Evaluate the model as it stands, and keep the record."""
-        self.records.append(self._viewer.record(self.test, at_a_time))
+        self.records.append(self._viewer.record(at_a_time))
         return self.records[-1]
 
     @checked()
     def export(self, silo: str) -> nn.Module:
         """A hub's block as a module of its own (Remark 1)."""
-        thetas = self.algorithm.blocks(self.fed, self._trained())
+        thetas = self.algorithm.blocks(self.fed, self.trained_state)
         if silo not in thetas:
             raise SettingError(f"export: there is no silo {silo!r}{nearest(silo, thetas)}")
         return self.fed.parts.value[silo].block.with_params(thetas[silo].block)
@@ -283,32 +327,12 @@ class Run:
         """The whole model as one module over {silo: features} (Remark 1)."""
         if not self.algorithm.joint:
             raise ModelError("silos that trained alone have no joint model: export their blocks")
-        thetas = self.algorithm.blocks(self.fed, self._trained())
+        thetas = self.algorithm.blocks(self.fed, self.trained_state)
         return JointModel(self.fed.parts.value, thetas)
 
     def trained(self) -> Model:
         """What was learned, out of the run: it predicts, is saved and loaded."""
-        thetas, parts = self.algorithm.blocks(self.fed, self._trained()), self.fed.parts.value
-        how: How = "joint" if self.algorithm.joint else "combined"
-        heads = {
-            j: None if part.head is None else part.head.with_params(thetas[j].head)
-            for j, part in parts.items()
-        }
-        head, data = self.task.head, self.data
-        return Model(
-            how="alone" if self.algorithm.predicts_alone else how,
-            blocks={j: part.block.with_params(thetas[j].block) for j, part in parts.items()},
-            heads=heads,
-            combine=self.task.combine,
-            widths=self.shapes.width,
-            loss=self.task.loss,
-            makers={j: _maker(block.source) for j, block in self.task.blocks.items()},
-            head_maker=None if head is None else _maker(head.source),
-            classes=() if data is None else data.classes,
-            columns={} if data is None else data.columns,
-            preparation=None if data is None else data.preparation,
-            facts={"algorithm": type(self.algorithm).__name__, "rounds": self.round},
-        )
+        return model_of(self)
 
     @checked()
     def save(self, folder: str | PathLike[str]) -> Path:
@@ -329,20 +353,30 @@ class Run:
         silos = len(self.placement.topology.silos)
         return f"<Run of {type(self.algorithm).__name__}, {silos} silos, round {self.round}{last}>"
 
-    def _trained(self) -> Any:
+    @property
+    def trained_state(self) -> Any:
+        """As `model_state`; SettingError before the first round."""
         if self.state is None:
             raise SettingError("nothing is trained yet: call fit(rounds) first")
-        return self.state
+        return self.model_state
+
+    @property
+    def model_round(self) -> int:
+        """The round that the model is of."""
+        best = None if self._fitting else self.best
+        return self.round if best is None else best.round
+
+    @property
+    def model_threshold(self) -> float | dict[str, float]:
+        """The probability above which the model says class 1; by silo where silos predict alone."""
+        by_hub = self._viewer.thresholds()
+        return by_hub if self.algorithm.predicts_alone else next(iter(by_hub.values()))
 
     # Stopping and going on
 
     def snapshot(self) -> Snapshot:
         """The run so far, out of the engine; `restore` takes it in any engine."""
-        fields = self._trained()._asdict()
-        state = {name: tree.copy(self.fed.read(value)) for name, value in fields.items()}
-        ledger, record = Ledger.merged([self.fed.ledger]), Recorded.merged([self.fed.record])
-        clock = None if self.fed.clock is None else self.fed.clock.done.to_json()
-        return Snapshot(self.round, state, ledger, record, clock, self.fed.releases.to_json())
+        return snapshot_of(self)
 
     @checked()
     def restore(self, snapshot: Snapshot) -> Run:
@@ -350,51 +384,16 @@ class Run:
         ledger, record = Ledger.merged([snapshot.ledger]), Recorded.merged([snapshot.record])
         releases = Releases.from_json(self.placement.size, snapshot.releases)
         books = Books(releases, ledger, record, self._clock(snapshot.clock))
-        self.fed = self.engine(self.placement, self.schedule, books)
+        self.fed = self.engine(self.rows, self.schedule, books)
         self.records = [record for record in self.records if record.round <= snapshot.round]
-        fields = {}
-        for name, fresh in self.algorithm.start(self.fed)._asdict().items():
-            wanted = self.fed.read(fresh)
-            saved = dict(snapshot.state.get(name, {}))
-            if {party: _names(v) for party, v in saved.items()} != {
-                party: _names(v) for party, v in wanted.items()
-            }:
-                raise SettingError(f"the snapshot's {name} is not that of this algorithm and task")
-            values = tree.map_tensors(lambda a, like: a.to(like, copy=True), saved, wanted)
-            at_clients = isinstance(fresh, AtClients)
-            fields[name] = (self.fed.place_clients if at_clients else self.fed.place_hubs)(values)
-        self.state, self.round = self.algorithm.State(**fields), snapshot.round
+        self.state, self.round = state_from(self, snapshot), snapshot.round
         return self
 
     def blank(self) -> dict[str, dict[Any, Any]]:
         """The form of a snapshot's state."""
-        fresh = self.algorithm.start(self.fed)._asdict()
+        fresh = self.played.start(self.fed)._asdict()
         return {name: self.fed.read(value) for name, value in fresh.items()}
 
     def facts(self, holders: Mapping[str, int] | None = None, round: int | None = None) -> Facts:
         """What the cost of a round depends on: of one that was run, or of any."""
-        clients = {silo: len(names) for silo, names in self.placement.topology.clients.items()}
-        thetas = {j: part.initial(self.fed.streams) for j, part in self.fed.parts.value.items()}
-        head = next(iter(thetas.values())).head
-        return Facts(
-            clients,
-            holders or clients,
-            self.placement.size,
-            {silo: tree.nbytes(theta) for silo, theta in thetas.items()},
-            tree.nbytes(head),
-            self.shapes,
-            self.placement.topology.clients,
-            thetas,
-            0 if self.task.middle is None else tree.nbytes(split_head(head)[0]),
-            1 if round is None else round,
-            () if round is None else tuple(self.record.visits.get(round, ())),
-        )
-
-
-def _maker(source: Any) -> Maker | None:
-    return source if isinstance(source, Maker) else None
-
-
-def _names(value: Any) -> Any:
-    """Structure and shapes, whatever the precision."""
-    return tree.signature(tree.map_tensors(lambda a: a.double(), value))
+        return facts_of(self, holders, round)

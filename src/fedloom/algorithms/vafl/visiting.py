@@ -303,6 +303,10 @@ class Visiting(Releasing):
         minibatches = [minibatch(common, nth, count) for nth in visit.nth]
         return minibatches[0] if len(minibatches) == 1 else torch.cat(minibatches)
 
+    def rows_of_round(self, size: int) -> int:
+        """A minibatch: silos visit once a round in the mean, and work on the same rows."""
+        return self.rows(size)
+
     def exposure(self, fed: Fabric, round: int) -> tuple[Tensor, Tensor]:
         """A silo visits at most once a turn; with a bound on delays, it may be called for the rows
         of every visit of every other silo, too."""

@@ -15,14 +15,14 @@ round over the verbs: ARCHITECTURE.md, "Agreement and availability".
     client -> hub   variants  hashes of forms of ids that are not common (id_variants.py)
     hub -> hub      silo-variants  of its silo
     hub -> client   kinds     of the silo's columns: enough ids match, it goes on
-    client -> hub   summary   of its columns; which labels occur
-    hub -> hub      facts     how many columns, which labels
+    client -> hub   summary   of its columns; which labels occur (and how often, if `balanced`)
+    hub -> hub      facts     how many columns, which labels (and how often in the silo)
     hub -> client   basis     the shared facts; the silo's preparation
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ from ...data.placement import View
 from ...data.tables.id_overlap import counted
 from ...data.tables.prepare import Preparation
 from ...fabric.kinds import Key, Message
+from ...models.losses.weights import balanced_of
 from ...transports.links.party import PartyTransport
 from ..connect import Connections
 from ..log import Log
@@ -48,7 +49,16 @@ from .agreement import Agreement
 from .id_variants import more_of, of_silo, overlap_at
 from .messages import MOVES, AlignmentRefused, go_ahead, packed, permits, unpacked
 from .own_rows import write_preparation, write_rows
-from .own_tables import OwnTable, TableSettings, fitted, kinds_of, refuse_poor, rows_of, target_of
+from .own_tables import (
+    OwnTable,
+    TableSettings,
+    class_counts,
+    fitted,
+    kinds_of,
+    refuse_poor,
+    rows_of,
+    target_of,
+)
 from .shared_facts import SharedFacts
 
 
@@ -115,10 +125,11 @@ class Alignment:
         self.log.note("matched", rows=matched[1], matched=matched[0])
         self.log.say(f"matched: {counted(matched, ' of our rows')}")
         self._send("variants", me.silo, **table.variants(common))
-        kinds = go_ahead(unpacked(self._receive("kinds", me.silo)["told"]))["kinds"]
+        go_on = go_ahead(unpacked(self._receive("kinds", me.silo)["told"]))
+        kinds = go_on["kinds"]
         summary = {
             "columns": table.summary(kinds, numbers),
-            "labels": table.labels(common, settings.goal),
+            "labels": table.labels(common, numbers, go_on["train"]),
         }
         self._send("summary", me.silo, told=packed(summary))
         agreed = unpacked(self._receive("basis", me.silo)["told"])
@@ -137,20 +148,25 @@ class Alignment:
         for other in others:
             self._send("others", other, ids=torch.cat([*ids_of.values()]))
         theirs = {other: self._receive("others", other)["ids"] for other in others}
-        size, own_rows = rows_of(ids_of, [*theirs.values()], self.settings.test)
+        shares = self.settings.test, self.settings.validation
+        size, held, own_rows = rows_of(ids_of, [*theirs.values()], *shares)
         for client, (numbers, common) in own_rows.items():
             self._send("numbers", client, numbers=numbers, common=common)
         self._check_overlap(own_rows, {other: len(ids) for other, ids in theirs.items()}, size)
         for client in clients:
-            self._send("kinds", client, told=packed({"kinds": kinds}))
+            self._send("kinds", client, told=packed({"kinds": kinds, "train": size}))
         sums = {client: unpacked(self._receive("summary", client)["told"]) for client in clients}
         columns = [sums[client]["columns"] for client in clients]
         preparation = fitted(me, columns, self.settings.rare)
+        labels_of = {client: sums[client]["labels"] for client in clients}
+        counts = self._class_counts(labels_of)
         facts = {
             "width": len(preparation.columns),
             "labelled": tables[clients[0]]["labels"],
-            "labels": {client.name: sums[client]["labels"] for client in clients},
+            "labels": {client.name: told for client, told in labels_of.items()},
+            "counts": counts,
             "rows": size,
+            "validation": held,
         }
         shared = self._settle({me: facts, **self._exchange("facts", others, facts)})
         prepared = Preparation({me: preparation}, shared.goal, shared.classes, self.settings.id)
@@ -205,13 +221,23 @@ class Alignment:
             self._send(kind, other, told=packed(value))
         return {other: unpacked(self._receive(kind, other)["told"]) for other in others}
 
+    def _class_counts(self, labels_of: Mapping[Client, Any]) -> list[int] | None:
+        """Of the silo's training rows, where they are needed; those of its clients stay here."""
+        told = {client: labels for client, labels in labels_of.items() if labels is not None}
+        if not self.settings.balanced or not told:
+            return None
+        counts = class_counts(self.settings, told)
+        for labels in told.values():
+            del labels["counts"]
+        return counts
+
     def _settle(self, facts: Mapping[str, Any]) -> SharedFacts:
         """The same at every hub."""
         silos = self.topology.silos
         labelled = tuple(silo for silo in silos if facts[silo]["labelled"])
         if not labelled:
             raise DataError(f"no silo has the label column {self.settings.label!r}")
-        sizes = {silo: facts[silo]["rows"] for silo in silos}
+        sizes = {silo: (facts[silo]["rows"], facts[silo]["validation"]) for silo in silos}
         if len(set(sizes.values())) > 1:
             raise DataError(f"hubs count different common rows: {sizes}")
         labels_of = {
@@ -223,16 +249,27 @@ class Alignment:
         target = target_of(self.settings, labels_of)
         several = target.goal == "classes"
         features = {silo: ((int(facts[silo]["width"]),), torch.float32) for silo in silos}
+        size, held = next(iter(sizes.values()))
         return SharedFacts(
             self.topology,
-            next(iter(sizes.values())),
+            size,
             target.goal,
             target.classes,
             len(target.classes) if several else 1,
             features,
             ((), torch.int64 if several else torch.float32),
             labelled,
+            held,
+            self._weights(facts[labelled[0]]["counts"], target),
         )
+
+    def _weights(self, counts: Sequence[int] | None, target: Target) -> tuple[float, ...]:
+        """So that each class counts alike, where the run file asks for it."""
+        if counts is None:
+            return ()
+        if len(counts) != len(target.classes):
+            raise DataError(f"{len(counts)} classes were counted, {len(target.classes)} are known")
+        return balanced_of(counts, target.classes)
 
     def _write(
         self,
@@ -245,7 +282,8 @@ class Alignment:
         own, topology = self.own.party, self.topology
         agreement = Agreement.of(self.file, shared)
         known = known_to(topology, [self.me])
-        view = View(topology.silos, topology.server, known, shared.size, rows, x, y)
+        sizes = shared.size, shared.validation
+        view = View(topology.silos, topology.server, known, sizes[0], rows, x, y, sizes[1])
         shared.check(self.file, view)
         write_rows(Path(own.rows), view)
         if preparation is not None:

@@ -65,12 +65,13 @@ def read_rows(path: Path, party: Party, agreement: Agreement) -> View:
     for silo, names in known.items():
         for client in (Client(silo, name) for name in names):
             rows[client] = _tensor(tensors, f"rows/{client}", path)
-            _check_numbers(rows[client], client, agreement.size, path)
+            _check_numbers(rows[client], client, agreement, path)
             if client == party:
                 x[client] = _tensor(tensors, f"x/{client}", path)
                 y[client] = tensors.get(f"y/{client}")
                 _check_shape(x[client], y[client], client, len(rows[client]), agreement, path)
-    return View(topology.silos, topology.server, known, agreement.size, rows, x, y)
+    sizes = agreement.size, agreement.facts.validation
+    return View(topology.silos, topology.server, known, sizes[0], rows, x, y, sizes[1])
 
 
 def _tensor(tensors: dict[str, Tensor], name: str, path: Path) -> Tensor:
@@ -79,7 +80,8 @@ def _tensor(tensors: dict[str, Tensor], name: str, path: Path) -> Tensor:
     return tensors[name]
 
 
-def _check_numbers(rows: Tensor, client: Client, size: int, path: Path) -> None:
+def _check_numbers(rows: Tensor, client: Client, agreement: Agreement, path: Path) -> None:
+    size = agreement.size + agreement.facts.validation
     if rows.dtype != torch.int64 or rows.ndim != 1 or len(rows.unique()) != len(rows):
         raise DataError(f"{path}: the rows of {title(client)} are not different whole numbers")
     if bool(((rows < 0) | (rows >= size)).any()):

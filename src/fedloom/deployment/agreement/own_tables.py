@@ -25,7 +25,9 @@ from ...data.tables.files import ReadOptions, read_sheet
 from ...data.tables.id_overlap import Overlap
 from ...data.tables.prepare import CategorySummary, NumberSummary, SiloPreparation, Summary, fit
 from ...data.tables.schema import table_of
+from ...data.validation import validation_rows
 from .id_variants import variants_of
+from .shared_facts import wants_balance
 
 HASH = 32  # bytes
 
@@ -43,6 +45,8 @@ class TableSettings:
     drop: Sequence[str]
     rare: int
     min_match: float
+    validation: float | None
+    balanced: bool = False  # whether weights of classes follow from the labels
 
     @staticmethod
     def of(file: RunFile) -> TableSettings:
@@ -57,8 +61,8 @@ class TableSettings:
             raise SettingError("data: goal is needed: nobody sees all labels to guess it from")
         if isinstance(data["test"], str):
             raise SettingError("data: test must be a share here, not a column")
-        values = {field.name: data[field.name] for field in fields(TableSettings)}
-        return TableSettings(**values)
+        values = {f.name: data[f.name] for f in fields(TableSettings) if f.name in data}
+        return TableSettings(**values, balanced=wants_balance(file))
 
 
 class OwnTable:
@@ -66,6 +70,7 @@ class OwnTable:
 
     def __init__(self, path: Path, salt: str, me: Client, settings: TableSettings):
         given, self._me, self._salt = settings, me, salt
+        self._settings = settings
         text, drop = frozenset(given.categories), frozenset(given.drop) - {given.label}
         wanted = ReadOptions(given.id, text, drop, salt=salt)
         self._sheet = read_sheet(path, title(me), wanted)
@@ -97,16 +102,24 @@ class OwnTable:
         kinds = {name: _kind_of(self._sheet.columns[name]) for name in self._features}
         return {"features": kinds, "labels": self._labels is not None}
 
-    def labels(self, common: Tensor, goal: str) -> dict[str, Any] | None:
-        """Which labels there are among the common rows; none where they are numbers."""
-        if self._labels is None or goal == "number":
+    def labels(self, common: Tensor, numbers: Tensor, train: int) -> dict[str, Any] | None:
+        """Which labels there are among the common rows and, where classes are to count alike, in
+        how many training rows (numbered below `train`); none where labels are numbers."""
+        if self._labels is None or self._settings.goal == "number":
             return None
-        cells = self._labels
-        labels = take(cells.values, self._rows[common.numpy().astype(bool)])
+        cells, is_common = self._labels, common.numpy().astype(bool)
+        labels = take(cells.values, self._rows[is_common])
+        own = numbers.numpy()[is_common]
+        trained = (own >= 0) & (own < train)
         if isinstance(labels, TextColumn):
-            used = [labels.names[code] for code in np.unique(labels.codes).tolist() if code >= 0]
-            return {"kind": cells.kind, "text": used}
-        return {"kind": cells.kind, "numbers": np.unique(labels).tolist()}
+            codes = [code for code in np.unique(labels.codes).tolist() if code >= 0]
+            told = {"text": [labels.names[code] for code in codes]}
+            counts = [int((labels.codes[trained] == code).sum()) for code in codes]
+        else:
+            told = {"numbers": np.unique(labels).tolist()}
+            counts = [int((labels[trained] == number).sum()) for number in told["numbers"]]
+        more = {"counts": counts} if self._settings.balanced else {}
+        return {"kind": cells.kind, **told, **more}
 
     def summary(self, kinds: Mapping[str, ColumnKind], numbers: Tensor) -> dict[str, Any]:
         """Of the training rows, column by column."""
@@ -179,10 +192,13 @@ def kinds_of(
 
 
 def rows_of(
-    hashes: Mapping[Client, Tensor], others: Sequence[Tensor], test: float
-) -> tuple[int, dict[Client, tuple[Tensor, Tensor]]]:
-    """How many training rows there are, and for each client the number of each of its rows (-1:
-    not one of them), and which are common. Ids of all silos, as hashes."""
+    hashes: Mapping[Client, Tensor],
+    others: Sequence[Tensor],
+    test: float,
+    validation: float | None = None,
+) -> tuple[int, int, dict[Client, tuple[Tensor, Tensor]]]:
+    """How many training rows there are, and validation rows after them; for each client the number
+    of each of its rows (-1: neither), and which are common. Ids of all silos, as hashes."""
     own_hashes = {client: split_hashes(ids) for client, ids in hashes.items()}
     holders: dict[bytes, Client] = {}
     for client, ids in own_hashes.items():
@@ -195,14 +211,20 @@ def rows_of(
     train = [
         digest for digest, is_test in zip(common, testing.tolist(), strict=True) if not is_test
     ]
-    number, known = {digest: k for k, digest in enumerate(train)}, set(common)
-    return len(train), {
+    held: list[bytes] = []
+    if validation is not None and train:
+        mask = validation_rows((digest.hex() for digest in train), validation)
+        held = [digest for digest, out in zip(train, mask.tolist(), strict=True) if out]
+        train = [digest for digest, out in zip(train, mask.tolist(), strict=True) if not out]
+    number, known = {digest: k for k, digest in enumerate([*train, *held])}, set(common)
+    own_rows = {
         client: (
             torch.tensor([number.get(digest, -1) for digest in ids], dtype=torch.int64),
             torch.tensor([digest in known for digest in ids], dtype=torch.uint8),
         )
         for client, ids in own_hashes.items()
     }
+    return len(train), len(held), own_rows
 
 
 def refuse_poor(overlap: Overlap, train: int, least: float) -> None:
@@ -243,11 +265,22 @@ def target_of(settings: TableSettings, labels_of: Mapping[Client, Any]) -> Targe
     """What labels mean, from those that occur at each client."""
     if settings.goal == "number":
         return Target("number")
-    cells = {}
-    for client, labels in labels_of.items():
-        if "text" in labels:
-            words = TextColumn(tuple(labels["text"]), np.arange(len(labels["text"])))
-            cells[client] = Cells(labels["kind"], words)
-        else:
-            cells[client] = Cells(labels["kind"], np.array(labels["numbers"], dtype=np.float64))
+    cells = {client: _cells(labels) for client, labels in labels_of.items()}
     return find_target(settings.label, cells, settings.goal)[0]
+
+
+def class_counts(settings: TableSettings, labels_of: Mapping[Client, Any]) -> list[int]:
+    """How many training rows of a silo are of each class, from what its clients told."""
+    target = target_of(settings, labels_of)
+    total = np.zeros(len(target.classes))
+    for client, labels in labels_of.items():
+        codes = target.encode(_cells(labels), title(client)).long().numpy()
+        total += np.bincount(codes, labels["counts"], minlength=len(total))
+    return [int(count) for count in total]
+
+
+def _cells(labels: Mapping[str, Any]) -> Cells:
+    if "text" in labels:
+        words = TextColumn(tuple(labels["text"]), np.arange(len(labels["text"])))
+        return Cells(labels["kind"], words)
+    return Cells(labels["kind"], np.array(labels["numbers"], dtype=np.float64))

@@ -17,6 +17,7 @@ from ...core.placed import AtClients, AtHubs
 from ...engines.party.engine import PartyEngine
 from ...records.checkpoint import Checkpoint, load_checkpoint
 from ...records.history import CHECKPOINT
+from ...runs.stopping import Validated
 from .past_rounds import DONE
 
 CURE = (
@@ -62,16 +63,19 @@ class FinishedRun:
 
 
 def state_of(fed: PartyEngine, algorithm: Algorithm, finished: FinishedRun | None) -> Any:
-    """The trained state, as far as it lives here; a client of most algorithms holds none of it."""
-    fresh = algorithm.start(fed)._asdict()
+    """The trained state, as far as it lives here; a client of most algorithms holds none of it.
+    With early stopping, the best."""
+    start = algorithm.start(fed)
+    fresh = start._asdict()
     like = {name: fed.read(value) for name, value in fresh.items()}
     if not tree.tensors(like):
-        return algorithm.State(**fresh)
+        return start
     if finished is None:
         raise DataError("this algorithm keeps state at its clients, and this client's is lost")
     state = finished.checkpoint.snapshot(like).state
     placed = {name: tree.map_tensors(lambda a: a.to(fed.device), state[name]) for name in fresh}
-    return algorithm.State(**{name: _at(fed, fresh[name], v) for name, v in placed.items()})
+    state = type(start)(**{name: _at(fed, fresh[name], v) for name, v in placed.items()})
+    return algorithm.best_of(fed, state) if isinstance(algorithm, Validated) else state
 
 
 def _at(fed: PartyEngine, fresh: Any, values: Any) -> Any:

@@ -40,7 +40,7 @@ from ...fabric.attempts import START, ResumePoint
 from ...fabric.schedule import Schedule
 from ...privacy.spending import in_words
 from ...runs.build import build_algorithm, build_schedule
-from ...runs.loop import play
+from ...runs.loop import play, why_it_ends
 from ...transports.links.party import PartyTransport
 from ...transports.links.position import Position
 from ..agreement.agreement import Agreement
@@ -72,12 +72,14 @@ class Host:
         self.me: Party = self.own.me
         self.folder = Path(self.own.party.folder)
         self.log = Log(self.folder, self.me, self.say)
-        self.progress = Progress(self.file.rounds)
         self.agreement = Agreement.read(Path(self.own.party.agreement))
         peers(self.agreement.topology, self.me)
         self.links = Connections(self.own, self.agreement.topology)
         self.run = fingerprint(self.file, self.agreement.to_json())
+        self.file = self.file.of_rows(self.agreement.size)
+        self.progress = Progress(self.file.rounds)
         self.algorithm = build_algorithm(self.file)
+        self.played = self.agreement.facts.played(self.file)
         self.noisy = noisy(self.algorithm)
         self.past = PastRounds(self.folder, self.run, self.own.party.keep, self._damaged)
         self.client_state: ClientState | None = None  # where the algorithm's clients keep state
@@ -162,7 +164,7 @@ class Host:
         raise problem
 
     def _rounds(self, transport: PartyTransport, resume: bool) -> None:
-        memory, algorithm = Memory(self.past), self.algorithm
+        memory, algorithm = Memory(self.past), self.played
         fed, began = self._engine(transport, memory), time.perf_counter()
         keeps = any(isinstance(value, AtClients) for value in algorithm.start(fed))
         done, attempt = max(0, transport.position.round), self.past.line.number
@@ -197,6 +199,9 @@ class Host:
                 self.progress.step(done, self._spent(fed))
                 line, facts = self._how_it_stands(done)
                 self.log.tell("round", line, **facts)
+        ended = done < self.file.rounds and fed.decides
+        if ended and (why := why_it_ends(fed, algorithm, state, done)) is not None:
+            self.log.tell("ended", why, round=done, why=why)
         if isinstance(self.me, Client) and state is not None:
             memory.save(fed, state, done, transport, time.perf_counter() - began)
         write_json(self.folder / "ledger.json", fed.ledger.to_json())
@@ -342,7 +347,8 @@ class Host:
             return None
         assert self.noisy.privacy is not None
         path, rates = self.folder / BOOK, (self.noisy.privacy, self.noisy.scales)
-        return PrivacyBook(path, self.run, self.me, rows.rows[self.me], *rates)
+        own = rows.rows[self.me]
+        return PrivacyBook(path, self.run, self.me, own[own < rows.size], *rates)
 
     def transport(self, position: Position | None = None) -> PartyTransport:
         kinds = sorted({way.kind for way in self.agreement.permits.forms})

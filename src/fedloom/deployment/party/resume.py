@@ -142,7 +142,8 @@ class Memory:
 
     def _load(self, round: int, links: LinkState, fed: PartyEngine, algorithm: Algorithm) -> Any:
         checkpoint = self.past.load(round)
-        fresh = algorithm.start(fed)._asdict()
+        start = algorithm.start(fed)
+        fresh = start._asdict()
         like = {name: fed.read(value) for name, value in fresh.items()}
         state = dict(
             checkpoint.snapshot({**like, **{_before(n): like[n] for n in links.pending}}).state
@@ -155,7 +156,7 @@ class Memory:
         releases = Releases.from_json(fed.size, checkpoint.releases)
         ledger, record = Ledger.merged([checkpoint.ledger]), Recorded.merged([checkpoint.record])
         fed.take_over(Books(releases, ledger, record))
-        return algorithm.State(**{n: _placed(fed, fresh[n], state[n]) for n in fresh})
+        return type(start)(**{n: _placed(fed, fresh[n], state[n]) for n in fresh})
 
     def again(self, fed: PartyEngine, round: int, transport: PartyTransport) -> None:
         """Replays the logs of the round that was going on."""

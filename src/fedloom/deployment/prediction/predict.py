@@ -21,6 +21,7 @@ from ...core.files import locked, private_folder
 from ...core.topology import SERVER, Client, Party, title
 from ...engines.party.timeouts import Waits
 from ...fabric.schedule import Everyone
+from ...models.threshold import HALF, in_words, is_rule
 from ...runs.build import build_algorithm
 from ...runs.evaluator import FEW
 from ..agreement.agreement import Agreement
@@ -73,12 +74,20 @@ class Prediction:
         if (self.question is not None) != (self.me == self.asker):
             raise SettingError(f"{title(self.me)}: it is {title(self.asker)} that asks, with --ids")
         self.algorithm = build_algorithm(self.file)
+        self.played = self.agreement.facts.played(self.file.of_rows(self.agreement.size))
         self.expected = expected_messages(self.file, self.agreement.facts, self.home)
         if self.question is not None and self.question.without and not self.expected.adds_up:
             raise SettingError(
                 'missing = "without": here scores are not sums over silos (a head, combine = '
                 '"concat", or pooled columns), so none can be left out'
             )
+        threshold = self.file.evaluation.threshold
+        if self.question is not None and is_rule(threshold):
+            raise SettingError(
+                f"evaluation.threshold: {in_words(threshold)} is sought on validation rows, which "
+                "nobody has here; give the number that a simulation, or your own rows, found"
+            )
+        self.threshold = threshold if isinstance(threshold, float) else HALF
         shared = {"step": "predict", "for": str(self.asker), "agreed": self.agreement.to_json()}
         self.run = fingerprint(self.file, shared)
         self.folder = Path(self.own.party.folder)
@@ -155,7 +164,8 @@ class Prediction:
             if len(scores) != len(self.ids) or len(there) != len(self.ids):
                 raise DataError(f"{title(self.home)} sent scores of other rows")
             facts, out = self.agreement.facts, self.question.out
-            write_scores(out, self.names.column, self.ids, scores, there, facts)
+            loss, column = facts.task(self.file).loss, self.names.column
+            write_scores(out, column, self.ids, scores, there, facts, loss, self.threshold)
         self.log.note("predicted", rows=size, version=available.version)
         self.log.say(f"{title(self.me)}: done; model version {available.version[:12]}")
 
@@ -179,7 +189,7 @@ class Prediction:
 
     def _scores(self, fed: QueryEngine, finished: FinishedRun | None, size: int) -> Tensor:
         """Of all rows, at the asking hub; elsewhere, nothing."""
-        state, scores = state_of(fed, self.algorithm, finished), [torch.zeros(0)]
+        state, scores = state_of(fed, self.played, finished), [torch.zeros(0)]
         for piece, start in enumerate(range(0, size, FEW)):
             fed.begin(1 + piece)
             end = min(start + FEW, size)

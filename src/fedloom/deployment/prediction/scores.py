@@ -11,15 +11,25 @@ import torch
 from torch import Tensor
 
 from ...core.files import write_bytes
+from ...models.losses import Loss
+from ...models.threshold import HALF
 from ..agreement.shared_facts import SharedFacts
 
 
 def write_scores(
-    path: Path, column: str, ids: Sequence[str], scores: Tensor, there: Tensor, facts: SharedFacts
+    path: Path,
+    column: str,
+    ids: Sequence[str],
+    scores: Tensor,
+    there: Tensor,
+    facts: SharedFacts,
+    loss: Loss,
+    threshold: float = HALF,
 ) -> None:
     """A line for each id, in the order of the question. `there`: [rows, silos], who contributed.
-    A row that no silo has keeps its line, without a score."""
-    names, values = _readable(scores, facts)
+    `threshold`: the probability above which a row is said to be of the second class. A row that no
+    silo has keeps its line, without a score."""
+    names, values = _readable(scores, facts, loss, threshold)
     out = io.StringIO()
     table = csv.writer(out, lineterminator="\n")
     table.writerow([column, *names, "contributed"])
@@ -32,19 +42,32 @@ def write_scores(
     write_bytes(path, out.getvalue().encode())
 
 
-def _readable(scores: Tensor, facts: SharedFacts) -> tuple[list[str], list[list[str]]]:
+def _readable(
+    scores: Tensor, facts: SharedFacts, loss: Loss, threshold: float
+) -> tuple[list[str], list[list[str]]]:
     """Columns and cells: the scores, to the last bit, and what they say."""
-    digits = 9 if scores.dtype == torch.float32 else 17
-    plain = [[f"{value:.{digits}g}" for value in row] for row in scores.tolist()]
+    plain = _cells(scores)
     if facts.goal == "binary":
+        classes = facts.classes or ("0", "1")
         chances = torch.sigmoid(scores[:, 0].double()).tolist()
-        cells = [[*row, f"{p:.6g}"] for row, p in zip(plain, chances, strict=True)]
-        return ["score", "probability"], cells
+        cells = [
+            [*row, f"{p:.6g}", classes[p > threshold]]
+            for row, p in zip(plain, chances, strict=True)
+        ]
+        return ["score", "probability", "class"], cells
     if facts.goal == "classes":
-        classes = facts.classes or [str(k) for k in range(scores.shape[1])]
+        classes = facts.classes or tuple(str(k) for k in range(scores.shape[1]))
         best = [classes[k] for k in scores.argmax(1).tolist()]
         cells = [[*row, name] for row, name in zip(plain, best, strict=True)]
         return [*(f"score {name}" for name in classes), "class"], cells
-    if scores.shape[1] == 1:
-        return ["score"], plain
-    return [f"score {k}" for k in range(scores.shape[1])], plain
+    several = [f" {k}" for k in range(scores.shape[1])] if scores.shape[1] > 1 else [""]
+    names, values = [f"score{k}" for k in several], loss.values(scores)
+    if torch.equal(values, scores):
+        return names, plain
+    cells = [[*row, *own] for row, own in zip(plain, _cells(values), strict=True)]
+    return [*names, *(f"value{k}" for k in several)], cells
+
+
+def _cells(numbers: Tensor) -> list[list[str]]:
+    digits = 9 if numbers.dtype == torch.float32 else 17
+    return [[f"{number:.{digits}g}" for number in row] for row in numbers.tolist()]

@@ -91,6 +91,7 @@ class PartyEngine(Moves):
         self._rows = ClientData(view, task, shapes, self.device)
         self._noise_of = ClientNoise(self.streams, self._rows, book)
         self._present: dict[Client, bool] = {}
+        self._sat_out: set[Client] = set()
         self._sent_to: set[Client] = set()  # hosted clients that received something in this round
         self._accepted: dict[Client, Key] = {}
         self._pending: dict[Client, list[Pending]] = {}
@@ -101,6 +102,7 @@ class PartyEngine(Moves):
     def begin(self, round: int) -> None:
         super().begin(round)
         self._noise_of.begin()
+        self._sat_out.clear()
         self._sent_to.clear()
         self._pace.begin()
         moment = Moment(round)

@@ -42,6 +42,7 @@ class Moves(Engine):
     _clients_of: Mapping[str, list[Client]]  # all clients of the silos with a party here
     _hosted_of: Mapping[str, list[Client]]  # those of them hosted here
     _present: dict[Client, bool]
+    _sat_out: set[Client]  # who left the round for want of rows
     _sent_to: set[Client]  # hosted clients that received something in this round
     _accepted: dict[Client, Key]
     _pending: dict[Client, list[Pending]]
@@ -56,9 +57,17 @@ class Moves(Engine):
             assert isinstance(holding, Slots)
             for silo in self.scope:
                 for client in self._clients_of.get(silo, []):
-                    self._present[client] &= holding.has_rows(client)
+                    if self._present[client] and not holding.has_rows(client):
+                        self._present[client] = False
+                        self._sat_out.add(client)
                 self._quorum.asked[silo] = int(self._on_roster(silo).sum())
         return self._down(kind, lambda hub, client: argument(value, hub, kind.name))
+
+    def rejoin(self) -> None:
+        self._present.update(dict.fromkeys(self._sat_out, True))
+        self._sat_out.clear()
+        for silo in self._clients_of:
+            self._quorum.asked[silo] = int(self._on_roster(silo).sum())
 
     def scatter(self, kind: Kind, rows: AtHubs[Rows], where: RowMap) -> AtClients[Rows]:
         assert isinstance(where, Slots)

@@ -100,8 +100,8 @@ class ClientData:
         self._owner: dict[str, Tensor] = {}
         self._place: dict[Client, int] = {}
         for silo, names in view.clients.items():
-            owner = torch.full((view.size,), -1)
-            index = torch.full((view.size,), -1)
+            owner = torch.full((view.size + view.validation,), -1)
+            index = torch.full((view.size + view.validation,), -1)
             for place, client in enumerate(Client(silo, name) for name in names):
                 rows = view.rows[client]
                 owner[rows], index[rows] = place, torch.arange(len(rows))

@@ -115,6 +115,7 @@ class Clients(Engine):
         self._execution = Execution(self._client_call, self.executors, set(), rules)
         self._all = np.ones(self._axis.size, dtype=bool)
         self._roster = self._all.copy()  # one for all scopes: changed in place
+        self._sat_out = ~self._all  # those who left it for want of rows
         self._owner = np.stack(
             [placement.owner[silo].numpy() + self._axis.span[silo].start for silo in topology.silos]
         )
@@ -132,6 +133,7 @@ class Clients(Engine):
         self.executors.begin()
         self._plan.begin()
         self._roster[:] = True
+        self._sat_out[:] = False
         self._shrink_roster(Moment(round), self._all)
 
     def finish(self) -> None:

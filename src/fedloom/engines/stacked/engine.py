@@ -58,6 +58,7 @@ class StackedEngine(Reduce):
             assert isinstance(holding, MinibatchRows)
             for silo in self.scope:
                 span = self._axis.span[silo]
+                self._sat_out[span] |= self._roster[span] & (holding.rows[span] == 0)
                 self._roster[span] &= holding.rows[span] > 0
         present = self._present()
         self._book_all("down", kind, present, {j: self._size(j, a) for j, a in values.items()})
@@ -67,6 +68,10 @@ class StackedEngine(Reduce):
             if all(values.get(silo) is own for silo, own in zip(silos, own_means, strict=True))
         }
         return SharedValue(values, present, stacked)
+
+    def rejoin(self) -> None:
+        self._roster |= self._sat_out
+        self._sat_out[:] = False
 
     def scatter(self, kind: Kind, rows: AtHubs[Rows], where: RowMap) -> AtClients[Rows]:
         assert isinstance(where, MinibatchRows)

@@ -19,7 +19,8 @@ from ...data.dataset import LOSSES, Goal
 from ...data.federated import Federated, check_data
 from ...data.placement import Placement
 from ...models.task import Task
-from ...records.metrics import HEADLINE, Metrics, check_metrics, metrics
+from ...records.metrics import HEADLINE, Metrics, metrics
+from ...records.own_metrics import MetricLike, chosen_metrics
 from ...records.predictions import Predictions, digest_of
 from ...records.record import Record
 from . import analyst, network
@@ -53,7 +54,7 @@ class Pooled:
         seed: int = 0,
         precision: Precision = "float32",
         device: str | torch.device = "cpu",
-        metrics: Sequence[str] = (),
+        metrics: Sequence[MetricLike] = (),
     ):
         check_data("Pooled", data, Federated)
         goal = task.loss.goal
@@ -66,9 +67,8 @@ class Pooled:
                 )
             if (why := WRONG.get((name, goal == "number"))) is not None:
                 raise SettingError(why)
-        check_metrics(metrics, goal)
         self.name, self.task, self.data = name, task, data
-        self.metrics = tuple(metrics)
+        self.metrics = chosen_metrics(metrics, goal)
         self.records: list[Record] = []
         self._shapes = task.shapes(data.train, dtype_of(precision))
         self._precision: Precision = precision
@@ -104,7 +104,12 @@ class Pooled:
     def evaluate(self, rows: Literal["test", "train"] | Placement = "test") -> Metrics:
         """Metrics of rows."""
         placement = self._rows(rows)
-        return metrics(self._goal, self.predict(placement), placement.labels(), self.metrics)
+        return metrics(self._goal, self._values(placement), placement.labels(), self.metrics)
+
+    def _values(self, rows: Placement) -> Tensor:
+        """Predictions: of numbers, in their own unit."""
+        scores = self.predict(rows)
+        return self.task.loss.values(scores) if self.name == "best-pooled" else scores
 
     def predictions(self) -> Predictions | None:
         """Of the test rows, where there are any and they can be judged."""
@@ -112,8 +117,8 @@ class Pooled:
         if test is None or self.task.loss.goal is None:
             return None
         rows = digest_of(test.ids, test.labels())
-        scores = {"pooled": self.predict(test)}
-        return Predictions(self._goal, test.labels(), scores, rows, self.metrics)
+        values, more = {"pooled": self._values(test)}, (metric.name for metric in self.metrics)
+        return Predictions(self._goal, test.labels(), values, rows, tuple(more))
 
     @property
     def _goal(self) -> Goal:

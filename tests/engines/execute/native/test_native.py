@@ -19,6 +19,7 @@ from fedloom.engines.execute.native import program
 from fedloom.engines.execute.native.arrays import Unsupported
 from fedloom.engines.limits import Limits
 from fedloom.fabric.schedule import Drawn
+from fedloom.models.losses import loss_of
 from fedloom.testing import sample_of
 from fedloom.testing.samples import examples_of
 
@@ -372,3 +373,25 @@ def test_numbers_that_are_not_finite_are_found():
     with pytest.raises(NotFiniteError, match=r"in update from client s0/"):
         run.fit(4)
     assert programs(run)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        {"name": "cross-entropy", "class_weights": [1.0, 0.5, 3.0], "label_smoothing": 0.1},
+        nn.CrossEntropyLoss(reduction="none", weight=torch.tensor([1.0, 0.5, 3.0])),
+    ],
+    ids=["registered", "torch's own"],
+)
+def test_tensors_that_a_loss_holds(loss, caplog):
+    """Weights of classes are written into the source; what has no rule is refused by name."""
+    registered = isinstance(loss, dict)
+    if registered:
+        loss = loss_of({**loss, "class_weights": tuple(loss["class_weights"])})
+    with caplog.at_level(logging.WARNING):
+        fast, difference = both(
+            TDCD(local_steps=3, lr=0.1, batch=40), alike(linear(5, 3), loss), rows()
+        )
+    assert difference < 1e-12
+    assert bool(programs(fast)) == registered
+    assert ("is not compiled, and runs as it is: the operation" in caplog.text) != registered

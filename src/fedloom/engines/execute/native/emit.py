@@ -35,6 +35,7 @@ FILLED = {"full": 1, "full_like": 1, "scalar_tensor": 0}  # where the value stan
 CONSTANT = {"zeros_like": 0, "ones_like": 1, "zeros": 0, "ones": 1}
 PRODUCTS = {"mm", "addmm"}
 LINE = 64  # bytes: where arrays begin
+MOST_STORED = 4096  # numbers of a tensor that is written into the source
 
 
 class Parameter(NamedTuple):
@@ -53,6 +54,7 @@ class Emitter:
         self.calls: list[str] = []
         self.slots: list[Size] = []  # bytes of each memory slot
         self.parameters: list[Parameter] = []
+        self.stored: list[str] = []  # declarations of tensors that the function holds
         self.work = [0, 0]  # rough number of operations: for each row, and for each client besides
         self.values: dict[fx.Node, Array] = {}
         self._turned = set(turned)
@@ -71,6 +73,8 @@ class Emitter:
         for node in graph.nodes:
             if node.op == "placeholder":
                 self._argument(node)
+            elif node.op == "get_attr":
+                self._stored(node)
             elif node in self._live:
                 self._operation(node)
         self._flush()
@@ -91,6 +95,18 @@ class Emitter:
         strides = contiguous_strides(shape[::-1])[::-1] if turned else contiguous_strides(shape)
         self.values[node] = Array(f"a{len(self.parameters)}", kind, shape, strides)
         self.parameters.append(Parameter(kind, shape, turned))
+
+    def _stored(self, node: fx.Node) -> None:
+        """A tensor that the function holds, such as weights of classes: written into the source."""
+        assert node.graph.owning_module is not None
+        value = getattr(node.graph.owning_module, str(node.target)).detach().cpu()
+        if value.dtype not in TYPES or value.numel() > MOST_STORED:
+            raise Unsupported(f"a tensor of its own, {list(value.shape)} of {value.dtype}")
+        node.meta["val"] = value
+        name, shape = f"k{len(self.stored)}", tuple(Size(n) for n in value.shape)
+        numbers = ", ".join(literal(number, value.dtype) for number in value.flatten().tolist())
+        self.stored.append(f"static const {TYPES[value.dtype]} {name}[] = {{ {numbers} }};")
+        self.values[node] = Array(name, value.dtype, shape, contiguous_strides(shape))
 
     def new(self, kind: torch.dtype, shape: Sizes, strides: Sizes | None = None) -> Array:
         """Memory for a value."""

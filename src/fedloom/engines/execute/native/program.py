@@ -151,7 +151,7 @@ def _shaped(a: Tensor, like: Array) -> Tensor:
 def source_of(w: Emitter, layouts: Sequence[Layout], weighted: bool) -> str:
     """The C source. Loops are functions of their own: the Q steps of a round call the same ones,
     which stay in the instruction cache."""
-    lines = ["#include <math.h>", "#include <stdint.h>", "typedef int64_t I;", TYPE]
+    lines = ["#include <math.h>", "#include <stdint.h>", "typedef int64_t I;", TYPE, *w.stored]
     total = sum(numel(array.shape).each for array in w.results[weighted:])
     for few in (0, *FEW):
         lines += _client(w, layouts, weighted, few)
