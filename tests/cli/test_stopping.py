@@ -108,14 +108,14 @@ def test_ctrl_c_saves_and_says_so(sign, run_file, tmp_path, straight):
 
 def test_a_report_of_an_interrupted_run_says_so(run_file, tmp_path, fedloom, monkeypatch):
     folder = tmp_path / "run"
-    real = job.Part._record
+    real = job.JobRun._record
 
     def look_and_ask(part):
         real(part)
         if part.run.round == 2:
             os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(job.Part, "_record", look_and_ask)
+    monkeypatch.setattr(job.JobRun, "_record", look_and_ask)
     code, _, err = fedloom("run", run_file, "--out", folder, "--quiet")
     assert code == 130
     assert "stopped after round 2 of 6" in err
@@ -158,7 +158,7 @@ def test_two_processes_cannot_run_one_folder(run_file, tmp_path, fedloom):
 
 
 def test_a_second_ctrl_c_stops_at_once(run_file, tmp_path, fedloom, monkeypatch):
-    real = job.Part._record
+    real = job.JobRun._record
 
     def look_and_ask_twice(part):
         real(part)
@@ -166,7 +166,7 @@ def test_a_second_ctrl_c_stops_at_once(run_file, tmp_path, fedloom, monkeypatch)
             os.kill(os.getpid(), signal.SIGINT)
             os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(job.Part, "_record", look_and_ask_twice)
+    monkeypatch.setattr(job.JobRun, "_record", look_and_ask_twice)
     code, _, err = fedloom("run", run_file, "--out", tmp_path / "run")
     assert code == 130
     assert "stopping after this round" in err

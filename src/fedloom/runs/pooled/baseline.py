@@ -140,6 +140,7 @@ class Pooled:
             loss = losses[LOSSES[goal]]()  # what scikit-learn's scores are made for
         train = self.data.train
         scores = fitted.scores(train)
+        loss = loss.to(scores.dtype, torch.device("cpu"))
         labels = loss.labels(train.labels(), scores.dtype)
         judged = self.predictions()
         return Record(

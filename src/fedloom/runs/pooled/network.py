@@ -84,13 +84,14 @@ def fit(
     dtype = dtype_of(precision)
     model = Scaled(task, shapes, seed, train.labels(), device)
     x = {j: _on(a, dtype, device) for j, a in train.x.items()}
-    y = task.loss.labels(train.labels(), dtype).to(device)
+    loss = task.loss.to(dtype, device)
+    y = loss.labels(train.labels().to(device), dtype)
     fitting, validation = _split(train.size, seed)
     start = copy.deepcopy(model.state_dict())
     done = 0
 
     def loss_of(rows: Tensor) -> Tensor:
-        return task.loss.rows(model({j: a[rows] for j, a in x.items()}), y[rows]).mean()
+        return loss.rows(model({j: a[rows] for j, a in x.items()}), y[rows]).mean()
 
     def validated() -> float:
         model.eval()
