@@ -7,8 +7,9 @@ counts a row each time it is drawn.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -22,6 +23,7 @@ from ..core.settings import Count
 from ..data.placement import Placement
 from ..fabric.kinds import Kind
 from ..fabric.verbs import Fabric
+from ..models.block import Params
 from ..models.task import Part, Task, Theta
 from .contract import State, Step
 from .shared import local
@@ -46,6 +48,8 @@ class Central(MinibatchSGD):
     labels_at: Annotated[
         str | None, "the silo that holds the labels, where rows meet; none: the first"
     ] = None
+
+    trains_norms: ClassVar[bool] = True
 
     def check(self, task: Task, placement: Placement) -> None:
         super().check(task, placement)
@@ -76,11 +80,14 @@ class Central(MinibatchSGD):
             features, labels, counts = tree.map_tensors(
                 lambda a, q=q: a.unflatten(0, (steps, -1))[q % steps], whole
             )
-            gradients = grad(pooled_loss)(thetas, parts, features, labels, counts)
-            moved = {
-                silo: local.descend(thetas[silo], gradients[silo], counts, eta, self.l2)
-                for silo in thetas
-            }
+            gradients, statistics = grad(pooled_loss, has_aux=True)(
+                thetas, parts, features, labels, counts
+            )
+            moved = {}
+            for silo, part in parts.items():
+                weights, gradient = (part.apart(a[silo])[0] for a in (thetas, gradients))
+                weights = local.descend(weights, gradient, counts, eta, self.l2)
+                moved[silo] = part.joined(weights, statistics[silo])
             head = next(iter(moved.values())).head
             thetas = {silo: theta._replace(head=head) for silo, theta in moved.items()}
         return thetas
@@ -116,22 +123,26 @@ def initial(parts: Parts, streams: Streams) -> Thetas:
     return {silo: part.initial_for_all(streams) for silo, part in parts.items()}
 
 
-def pooled_scores(thetas: Thetas, parts: Parts, x: dict[str, Tensor]) -> Tensor:
+def pooled_scores(thetas: Thetas, parts: Parts, phis: Mapping[str, Tensor]) -> Tensor:
     """The joint model in one place. The head is the first silo's replica."""
-    joint = torch.stack([parts[j].place(parts[j].embed(thetas[j], x[j])) for j in parts]).sum(0)
+    joint = torch.stack([parts[j].place(phis[j]) for j in parts]).sum(0)
     first = next(iter(parts))
     return parts[first].scores(thetas[first], joint)
 
 
 def pooled_loss(
     thetas: Thetas, parts: Parts, x: dict[str, Tensor], y: Tensor, mask: Tensor
-) -> Tensor:
-    loss = next(iter(parts.values())).loss
-    return local.mean_over(mask, loss.rows(pooled_scores(thetas, parts, x), y))
+) -> tuple[Tensor, dict[str, Params]]:
+    """And the running statistics of every block after it."""
+    embedded = {j: parts[j].embed_in_training(thetas[j], x[j], mask) for j in parts}
+    phis, loss = {j: phi for j, (phi, _) in embedded.items()}, next(iter(parts.values())).loss
+    value = local.mean_over(mask, loss.rows(pooled_scores(thetas, parts, phis), y))
+    return value, {j: statistics for j, (_, statistics) in embedded.items()}
 
 
 def rows_scores(parts: Parts, thetas: Thetas, x: dict[str, Rows]) -> Rows:
-    value = pooled_scores(thetas, parts, {j: rows.value for j, rows in x.items()})
+    phis = {j: part.embed(thetas[j], x[j].value) for j, part in parts.items()}
+    value = pooled_scores(thetas, parts, phis)
     return Rows(value, local.everywhere(x))
 
 

@@ -13,7 +13,7 @@ train it, which is another algorithm (split learning).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -64,6 +64,8 @@ class TDCDPrivateLabels(TieredSGD):
 
     labels_at: Annotated[str | None, "the silo that holds the labels; none: the first"] = None
 
+    trains_norms: ClassVar[bool] = True
+
     @property
     def takes_head(self) -> bool:
         return False
@@ -108,11 +110,11 @@ class TDCDPrivateLabels(TieredSGD):
         self, part: Part, progress: LocalProgress, gradient: Rows, batch: Batch, lr: Tensor
     ) -> LocalProgress:
         """Eqn. 5, with the derivative of the loss given instead of taken."""
-        by_theta = grad(local.pulled)(progress.theta, part, gradient, batch)
+        weights, _ = now = part.apart(progress.theta)
+        by_weights, statistics = local.loss_gradient(local.pulled, part, now, gradient, batch)
+        weights = local.descend(weights, by_weights, gradient.mask, lr, self.l2)
         rows = gradient.mask.sum() + (progress.rows if self.minibatch == "fresh" else 0)
-        return LocalProgress(
-            local.descend(progress.theta, by_theta, gradient.mask, lr, self.l2), rows
-        )
+        return LocalProgress(part.joined(weights, statistics), rows)
 
     def predict(self, fed: Fabric, state: State, step: Step) -> AtHubs[Rows]:
         return predict_jointly(fed, state, step)
@@ -143,7 +145,7 @@ def embeddings(
     fed: Fabric, theta_k: AtClients[Theta], step: Step, holder: str
 ) -> AtHubs[dict[str, Rows]]:
     """Every silo's embeddings of a minibatch, at the label silo's hub."""
-    phi_k = fed.at_clients(local.embed, fed.part, theta_k, step.batch_k)
+    phi_k = fed.at_clients(local.embed_in_training, fed.part, theta_k, step.batch_k)
     return fed.collect(HUB_EMBEDDING, fed.gather(EMBEDDING, phi_k, step.rows), to=holder)
 
 

@@ -96,7 +96,7 @@ class Run:
         self.metrics = tuple(metrics)
         self.halted: str | None = None  # why it ended before the rounds it was asked for
         self.shapes = task.shapes(placement, dtype_of(precision))
-        algorithm.check(task, placement)
+        algorithm.admit(task, placement)
         if ranks is not None:
             device = ranks.device(str(device))
         self._options: dict[str, Any] = {"seed": seed, "device": device_of(device)}

@@ -85,7 +85,7 @@ class SharedFacts:
             data.train.owner[client.silo][rows] = place
             if client in view.x:
                 data.train.x[client.silo][rows] = view.x[client]
-        build_algorithm(file).check(self.task(file), data.train)
+        build_algorithm(file).admit(self.task(file), data.train)
 
     def outline(self, size: int, blank: bool = False) -> Federated:
         """Made-up rows, client by client in turn; `blank`: all zeros."""
