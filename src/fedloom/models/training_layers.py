@@ -86,10 +86,10 @@ class BatchNorm(nn.Module):
         before = self.running_mean.detach(), self.running_var.detach()
         if self.counts is None:
             return F.batch_norm(x, *before, self.weight, self.bias, eps=self.eps)
-        if len(self.counts) != len(x):
+        if self.counts.shape[0] != x.shape[0]:
             raise ModelError(
-                f"{self.name} is given {len(x)} rows of a minibatch of {len(self.counts)}: the "
-                "first axis of its input must be the rows"
+                f"{self.name} is given {x.shape[0]} rows of a minibatch of {self.counts.shape[0]}: "
+                "the first axis of its input must be the rows"
             )
         result, mean, var, count = batch_norm(
             x, self.counts, *before, self.weight, self.bias, self.eps
@@ -99,14 +99,13 @@ class BatchNorm(nn.Module):
 
     def _track(self, mean: Tensor, var: Tensor, count: Tensor) -> None:
         """Torch's formula: the running variance is unbiased."""
-        moves, batches = count > 1, self.num_batches_tracked.detach()
-        share = 1 / (batches + 1) if self.momentum is None else self.momentum
+        moves, batches = (count > 1).to(count.dtype), self.num_batches_tracked.detach()
+        share = moves * (1 / (batches + 1) if self.momentum is None else self.momentum)
         new = mean, var * (count / (count - 1).clamp(min=1))
         for name, value in zip(STATISTICS, new, strict=False):
             before = getattr(self, name).detach()
-            moved = before + share * (value.to(before.dtype) - before)
-            setattr(self, name, torch.where(moves, moved, before))
-        self.num_batches_tracked = torch.where(moves, batches + 1, batches)
+            setattr(self, name, torch.lerp(before, value, share))
+        self.num_batches_tracked = batches + moves
 
     def extra_repr(self) -> str:
         return self._settings

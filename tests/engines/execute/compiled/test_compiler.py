@@ -73,7 +73,7 @@ SLOW = [pytest.mark.slow, needs_compiler]
 
 
 @pytest.mark.parametrize(
-    ("precision", "close", "ways", "compiled"),
+    ("precision", "close", "contexts", "compiled"),
     [
         ("float64", 1e-12, lambda: Convolutions(last=tracing()), as_traced),
         ("bf16", 0.02, nullcontext, as_traced),
