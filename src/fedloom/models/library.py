@@ -19,7 +19,6 @@ from ..core.registry import models
 from ..core.settings import Count, at_least
 from .block import Source
 
-
 OptionalNorm = Literal["none", "batch"]
 
 

@@ -101,8 +101,7 @@ class BatchNorm(nn.Module):
         """Torch's formula: the running variance is unbiased."""
         moves, batches = (count > 1).to(count.dtype), self.num_batches_tracked.detach()
         share = moves * (1 / (batches + 1) if self.momentum is None else self.momentum)
-        new = mean, var * (count / (count - 1).clamp(min=1))
-        for name, value in zip(STATISTICS, new, strict=False):
+        for name, value in zip(STATISTICS, (mean, var), strict=False):
             before = getattr(self, name).detach()
             setattr(self, name, torch.lerp(before, value, share))
         self.num_batches_tracked = batches + moves
@@ -120,9 +119,9 @@ def batch_norm(
     bias: Tensor | None,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """All rows, normalised by the mean and variance of those that count; this mean and variance;
-    and of how many numbers of a channel they are. With less than two, it is normalised by the
-    running ones."""
+    """All rows, normalised by the mean and variance of those that count; this mean, the unbiased
+    variance, and of how many numbers of a channel they are. With less than two, it is normalised by
+    the running ones."""
     given = (x, counts, running_mean, running_var, weight, bias)
     if has_torch_function(given):  # an engine may have a rule for it, as for torch's own layers
         return handle_torch_function(batch_norm, given, *given, eps)
@@ -142,4 +141,5 @@ def batch_norm(
     result = (rows - centre[:, None]) * scale[:, None]
     if bias is not None:
         result = result + bias[:, None]
-    return result.reshape(x.shape).to(x.dtype), mean.detach(), var.detach(), count
+    unbiased = var.detach() * (count / (count - 1).clamp(min=1))
+    return result.reshape(x.shape).to(x.dtype), mean.detach(), unbiased, count

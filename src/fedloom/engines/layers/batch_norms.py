@@ -21,14 +21,14 @@ OVER = (1, 3)  # rows and positions
 GIVEN = "Tensor x, Tensor counts, Tensor mean, Tensor var, Tensor weight, Tensor bias, float eps"
 LIBRARY.define(f"batch_norm({GIVEN}) -> Tensor[]")
 LIBRARY.define(
-    "batch_norm_derivative(Tensor gradient, Tensor x, Tensor counts, Tensor centre, Tensor scale,"
-    " Tensor count, Tensor weight) -> Tensor[]"
+    "batch_norm_derivative(Tensor gradient, Tensor x, Tensor counts, Tensor running, Tensor mean,"
+    " Tensor count, Tensor scale, Tensor weight) -> Tensor[]"
 )
 
 
 class BatchNorm(Function):
-    """What is normalised; mean, variance and how many numbers of a channel they are of (with less
-    than two, the running ones were used); what was subtracted and multiplied by."""
+    """What is normalised; mean, unbiased variance, and how many numbers of a channel they are of
+    (with less than two, the running ones were used); and the scale before the weights."""
 
     @staticmethod
     def forward(
@@ -44,11 +44,11 @@ class BatchNorm(Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        x, counts, _, _, weight, _, _ = inputs
-        _, _, _, count, centre, scale = output
+        x, counts, running, _, weight, _, _ = inputs
+        _, mean, _, count, scale = output
         ctx.mark_non_differentiable(*output[1:])
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(x, counts, centre, scale, count, weight)
+        ctx.save_for_backward(x, counts, running, mean, count, scale, weight)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
@@ -98,60 +98,51 @@ def _batch_norm(
     bias: Tensor,
     eps: float,
 ) -> list[Tensor]:
-    count = counts.sum(1).to(weight.dtype) * x.shape[3]
     if _suits_torch(x, counts):
-        mean, var = torch.zeros_like(weight), torch.zeros_like(weight)
-        as_one = [a.flatten() for a in (weight, bias, mean, var)]
-        y, _, scale = aten.native_batch_norm(_as_images(x), *as_one, True, 1.0, eps)
-        numbers = count[:, None]
-        var = as_one[3].reshape(weight.shape) * ((numbers - 1) / numbers)  # that is unbiased
-        mean, scale = as_one[2].reshape(weight.shape), scale.reshape(weight.shape)
-        return [_as_clients(y, x), mean, var, count, mean.clone(), scale]
-    result = torch.empty_like(x)
-    here, numbers = counts[:, :, None, None], count[:, None].clamp(min=1)
-    mean = torch.where(here, x, 0.0).sum(OVER) / numbers
+        count = x.shape[1] * x.shape[3]
+        rows, unused, var = _as_images(x), x.new_zeros(weight.numel()), x.new_zeros(weight.numel())
+        given = weight.reshape(-1), bias.reshape(-1), unused, var
+        y, mean, scale = aten.native_batch_norm(rows, *given, True, 1.0, eps)
+        mean, var, scale = (a.view(weight.shape) for a in (mean, var, scale))
+        return [_as_clients(y, x), mean, var, weight.new_full((len(weight),), count), scale]
+    count = counts.sum(1).to(weight.dtype) * x.shape[3]
+    result, here, number = torch.empty_like(x), counts[:, :, None, None], count[:, None]
+    mean = torch.where(here, x, 0.0).sum(OVER) / number.clamp(min=1)
     torch.sub(x, _wide(mean), out=result)
     inside = torch.where(here, result, 0.0)
-    var = torch.linalg.vector_norm(inside, dim=OVER).square_() / numbers
-    centre, scale, enough = mean.clone(), (var + eps).rsqrt_(), count > 1
+    squares = torch.linalg.vector_norm(inside, dim=OVER).square_()
+    scale, enough = (squares / number.clamp(min=1) + eps).rsqrt_(), number > 1
     if not bool(enough.all()):
-        centre = torch.where(enough[:, None], mean, running_mean)
-        scale = torch.where(enough[:, None], scale, (running_var + eps).rsqrt())
-        torch.sub(x, _wide(centre), out=result)
+        scale = torch.where(enough, scale, (running_var + eps).rsqrt())
+        torch.sub(x, _wide(torch.where(enough, mean, running_mean)), out=result)
     torch.addcmul(_wide(bias), result, _wide(scale * weight), out=result)
-    return [result, mean, var, count, centre, scale]
+    return [result, mean, squares / (number - 1).clamp(min=1), count, scale]
 
 
 def _batch_norm_derivative(
     gradient: Tensor,
     x: Tensor,
     counts: Tensor,
-    centre: Tensor,
-    scale: Tensor,
+    running: Tensor,
+    mean: Tensor,
     count: Tensor,
+    scale: Tensor,
     weight: Tensor,
 ) -> list[Tensor]:
     if _suits_torch(x, counts):
-        as_one = [a.flatten() for a in (weight, centre, scale)]
+        rows, as_one = (_as_images(a) for a in (gradient, x)), (weight, mean, scale)
+        weights, *others = (a.reshape(-1) for a in as_one)
         by_x, by_weight, by_bias = aten.native_batch_norm_backward(
-            _as_images(gradient),
-            _as_images(x),
-            as_one[0],
-            None,
-            None,
-            *as_one[1:],
-            True,
-            0.0,
-            [True] * 3,
+            *rows, weights, None, None, *others, True, 0.0, [True] * 3
         )
-        return [_as_clients(by_x, x), by_weight.reshape(weight.shape), by_bias.reshape(weight.shape)]
-    result = torch.empty_like(x)
-    torch.sub(x, _wide(centre), out=result)
+        return [_as_clients(by_x, x), by_weight.view(weight.shape), by_bias.view(weight.shape)]
+    enough, result = count[:, None] > 1, torch.empty_like(x)
+    torch.sub(x, _wide(torch.where(enough, mean, running)), out=result)
     by_bias, by_weight = gradient.sum(OVER), (gradient * result).sum(OVER) * scale
     # rows that count also move the mean and the variance
     share = 1 / count.clamp(min=1)[:, None]
     torch.addcmul(_wide(by_bias * share), result, _wide(by_weight * share * scale), out=result)
-    result.mul_((counts & (count > 1)[:, None]).to(weight.dtype)[:, :, None, None])
+    result.mul_((counts & enough).to(weight.dtype)[:, :, None, None])
     torch.sub(gradient, result, out=result).mul_(_wide(scale * weight))
     return [result, by_weight, by_bias]
 
@@ -182,8 +173,8 @@ def _as_clients(images: Tensor, x: Tensor) -> Tensor:
 def _fake_batch_norm(
     x: Tensor, counts: Tensor, mean: Tensor, var: Tensor, weight: Tensor, bias: Tensor, eps: float
 ) -> list[Tensor]:
-    a, b, c, d = (weight.new_empty(weight.shape) for _ in range(4))
-    return [torch.empty_like(x), a, b, weight.new_empty(weight.shape[:1]), c, d]
+    a, b, c = (weight.new_empty(weight.shape) for _ in range(3))
+    return [torch.empty_like(x), a, b, weight.new_empty(weight.shape[:1]), c]
 
 
 def _fake_batch_norm_derivative(gradient: Tensor, x: Tensor, *others: Tensor) -> list[Tensor]:

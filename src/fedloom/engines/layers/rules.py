@@ -174,7 +174,7 @@ def _batch_norm(
     weight = torch.ones_like(mean) if weight is None else weight
     bias = torch.zeros_like(mean) if bias is None else bias
     one = (a.unsqueeze(0) for a in (x.unsqueeze(-1).flatten(2), counts, mean, var, weight, bias))
-    y, batch_mean, batch_var, count, *_ = BatchNorm.apply(*one, eps)
+    y, batch_mean, batch_var, count, _ = BatchNorm.apply(*one, eps)
     return y.squeeze(0).reshape(x.shape), batch_mean[0], batch_var[0], count[0]
 
 
