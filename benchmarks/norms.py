@@ -14,19 +14,19 @@ from .cases import Case
 from .rivals import rounds_of
 from .timing import commit, duration, machine, side_by_side
 
-IMAGES = {"shape": (3, 16, 16), "loss": "cross-entropy", "classes": 10, "rows": 2_000, "steps": 2}
+IMAGES = {"shape": (3, 32, 32), "loss": "cross-entropy", "classes": 10, "rows": 1_000, "steps": 2}
 TABLE = {"shape": (20,), "loss": "cross-entropy", "classes": 10}
 CASES = {
-    "ResNet18 width 8, N 2 K 4 B 128 Q 2": [
-        Case("", 2, 4, 128, block=resnet18(3, 10, 8, norm=norm), **IMAGES)
+    "ResNet18 width 8, N 2 K 4 B 160 Q 2": [
+        Case("", 2, 4, 160, block=resnet18(3, 10, 8, norm=norm), **IMAGES)
         for norm in ("batch", "group")
     ],
-    "CNN width 16, N 2 K 10 B 400 Q 2": [
-        Case("", 2, 10, 400, block=cnn(3, (16, 16), 10, 16, norm=norm), **IMAGES)
+    "CNN width 16, N 2 K 10 B 200 Q 2": [
+        Case("", 2, 10, 200, block=cnn(3, (32, 32), 10, 16, norm=norm), **IMAGES)
         for norm in ("batch", "none")
     ],
-    "MLP 20-32-10, N 4 K 50 B 2000 Q 10": [
-        Case("", 4, 50, 2000, block=mlp(20, [32], 10, norm=norm), **TABLE)
+    "MLP 20-32-10, N 2 K 20 B 400 Q 10": [
+        Case("", 2, 20, 400, block=mlp(20, [32], 10, norm=norm), **TABLE)
         for norm in ("batch", "none")
     ],
 }

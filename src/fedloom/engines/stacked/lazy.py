@@ -49,6 +49,7 @@ class LazyValue(AtClients):
     values: Sequence[LazyValue] = ()
     minibatch_rows: MinibatchRows | None = None
     is_shared = False
+    mixes_rows = False
 
     def __init__(self, has: Bools, scope: Sequence[str]):
         self.has, self.scope = has, scope

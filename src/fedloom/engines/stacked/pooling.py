@@ -49,7 +49,7 @@ def _by_rows(work: LazyWork) -> bool:
 
 def _mixes_rows(work: LazyWork) -> bool:
     """Whether a block among the arguments mixes a client's rows in training."""
-    return any(isinstance(value, TaskParts) and value.mixes_rows for value in work.values)
+    return any(value.mixes_rows for value in work.values)
 
 
 def _rows(work: LazyWork, holds: Callable[[LazyWork], bool]) -> MinibatchRows | None:
