@@ -7,8 +7,9 @@ counts a row each time it is drawn.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -22,6 +23,7 @@ from ..core.settings import Count
 from ..data.placement import Placement
 from ..fabric.kinds import Kind
 from ..fabric.verbs import Fabric
+from ..models.block import Params
 from ..models.task import Part, Task, Theta
 from .contract import NOWHERE, State, Step
 from .shared import local
@@ -33,7 +35,6 @@ from .shared.optimizers import (
     memory_of,
     theta_of,
     trained_part,
-    with_trained_part,
 )
 
 FEATURES = Kind("features", "a client's raw rows", "features", reveals="the rows")
@@ -54,6 +55,8 @@ class Central(MinibatchSGD):
     labels_at: Annotated[
         str | None, "the silo that holds the labels, where rows meet; none: the first"
     ] = None
+
+    trains_norms: ClassVar[bool] = True
 
     def check(self, task: Task, placement: Placement) -> None:
         super().check(task, placement)
@@ -97,25 +100,34 @@ class Central(MinibatchSGD):
             features, labels, counts = tree.map_tensors(
                 lambda a, q=q: a.unflatten(0, (steps, -1))[q % steps], whole
             )
-            gradients = grad(pooled_loss)(thetas, parts, features, labels, counts)
-            moved, memory = self.moved(thetas, gradients, memory, counts, eta)
+            gradients, statistics = grad(pooled_loss, has_aux=True)(
+                thetas, parts, features, labels, counts
+            )
+            moved, memory = self.moved(parts, thetas, gradients, memory, counts, eta)
+            moved = {j: parts[j].joined(theta, statistics[j]) for j, theta in moved.items()}
             head = next(iter(moved.values())).head
             thetas = {silo: theta._replace(head=head) for silo, theta in moved.items()}
         return Trained(thetas, memory)
 
     def moved(
-        self, thetas: Thetas, gradients: Thetas, memory: Memory, counts: Tensor, lr: Tensor
+        self,
+        parts: Parts,
+        thetas: Thetas,
+        gradients: Thetas,
+        memory: Memory,
+        counts: Tensor,
+        lr: Tensor,
     ) -> tuple[Thetas, Memory]:
-        """One step of the whole model: also where an optimiser clips its gradient."""
+        """One step of all weights together: an optimiser may clip their gradient."""
+        weights, along = (
+            {j: part.apart(a[j])[0] for j, part in parts.items()} for a in (thetas, gradients)
+        )
         if self.steps_by is None:
             return {
-                silo: local.descend(theta, gradients[silo], counts, lr, self.l2)
-                for silo, theta in thetas.items()
+                j: local.descend(weights[j], along[j], counts, lr, self.l2) for j in parts
             }, memory
-        before = trained_parts(thetas)
-        gradients = local.with_l2(trained_parts(gradients), before, self.l2)
-        new, memory = self.steps_by.step(before, gradients, memory, lr, counts.any())
-        return {j: with_trained_part(theta, new[j]) for j, theta in thetas.items()}, memory
+        along = local.with_l2(along, weights, self.l2)
+        return self.steps_by.step(weights, along, memory, lr, counts.any())
 
     def remembers(self, thetas: Thetas) -> Memory:
         """What the optimiser remembers at the start."""
@@ -157,22 +169,26 @@ def initial(parts: Parts, streams: Streams) -> Thetas:
     return {silo: part.initial_for_all(streams) for silo, part in parts.items()}
 
 
-def pooled_scores(thetas: Thetas, parts: Parts, x: dict[str, Tensor]) -> Tensor:
+def pooled_scores(thetas: Thetas, parts: Parts, phis: Mapping[str, Tensor]) -> Tensor:
     """The joint model in one place. The head is the first silo's replica."""
-    joint = torch.stack([parts[j].place(parts[j].embed(thetas[j], x[j])) for j in parts]).sum(0)
+    joint = torch.stack([parts[j].place(phis[j]) for j in parts]).sum(0)
     first = next(iter(parts))
     return parts[first].scores(thetas[first], joint)
 
 
 def pooled_loss(
     thetas: Thetas, parts: Parts, x: dict[str, Tensor], y: Tensor, mask: Tensor
-) -> Tensor:
-    loss = next(iter(parts.values())).loss
-    return local.mean_over(mask, loss.rows(pooled_scores(thetas, parts, x), y))
+) -> tuple[Tensor, dict[str, Params]]:
+    """And the running statistics of every block after it."""
+    embedded = {j: parts[j].embed_in_training(thetas[j], x[j], mask) for j in parts}
+    phis, loss = {j: phi for j, (phi, _) in embedded.items()}, next(iter(parts.values())).loss
+    value = local.mean_over(mask, loss.rows(pooled_scores(thetas, parts, phis), y))
+    return value, {j: statistics for j, (_, statistics) in embedded.items()}
 
 
 def rows_scores(parts: Parts, thetas: Thetas, x: dict[str, Rows]) -> Rows:
-    value = pooled_scores(thetas, parts, {j: rows.value for j, rows in x.items()})
+    phis = {j: part.embed(thetas[j], x[j].value) for j, part in parts.items()}
+    value = pooled_scores(thetas, parts, phis)
     return Rows(value, local.everywhere(x))
 
 

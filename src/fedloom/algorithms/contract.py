@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar, NamedTuple
 
 from ..core.checked import Checked
-from ..core.errors import SettingError
+from ..core.errors import ModelError, SettingError
 from ..core.placed import AtClients, AtHubs, Batch, RowMap, Rows
 from ..core.rng import Streams
 from ..data.placement import Placement
@@ -49,6 +49,7 @@ class Algorithm(Checked, ABC):
     needs_server: ClassVar[bool] = False  # a server takes part, and holds the task's middle
     personal: ClassVar[bool] = False  # clients have models of their own: see `predict_as`
     asynchronous: ClassVar[bool] = False  # its silos visit a master, and wait for nobody else
+    trains_norms: ClassVar[bool] = False  # its local work knows BatchNorm's running statistics
 
     @abstractmethod
     def check(self, task: Task, placement: Placement) -> None:
@@ -69,6 +70,16 @@ class Algorithm(Checked, ABC):
     @abstractmethod
     def predict(self, fed: Fabric, state: Any, step: Step) -> AtHubs[Rows]:
         """Scores of these rows, at every hub."""
+
+    def admit(self, task: Task, placement: Placement) -> None:
+        """`check`, and refuse layers that its local work does not know."""
+        for silo, layer in () if self.trains_norms else task.norms():
+            raise ModelError(
+                f"silo {silo}'s block: {layer} is in train mode, and {type(self).__name__} knows "
+                "no running statistics: use nn.GroupNorm or nn.LayerNorm, or put it in eval mode "
+                "before handing the module over"
+            )
+        self.check(task, placement)
 
     # What it trains, and what can be taken out of it
 

@@ -24,7 +24,7 @@ negative entry of the derivative that a silo gets back is the row's label.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from torch import Tensor
 
@@ -75,6 +75,8 @@ class FedBCD(Releasing, TieredSGD):
     ] = None
     prox: Annotated[NotNegative, "weight of |theta - theta_start|^2 / 2 in the local steps"] = 0.0
     privacy: Annotated[Privacy | None, "noise on embeddings that leave a client"] = None
+
+    trains_norms: ClassVar[bool] = True
 
     @property
     def takes_head(self) -> bool:

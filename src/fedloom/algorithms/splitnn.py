@@ -107,6 +107,7 @@ class SplitNN(TieredSGD):
     labels_at: Annotated[str | None, "the silo with labels and top model; none: the first"] = None
 
     State: ClassVar[type[Any]] = SplitState
+    trains_norms: ClassVar[bool] = True
 
     def check(self, task: Task, placement: Placement) -> None:
         super().check(task, placement)
@@ -129,7 +130,7 @@ class SplitNN(TieredSGD):
         label = fed.within(holder)
         theta_k = self.to_clients(fed, state.theta, draw)
         top_k = self.top_to_clients(label, state.top)
-        phi_k = fed.at_clients(local.embed, part, theta_k, batch_k)  # 1
+        phi_k = fed.at_clients(local.embed_in_training, part, theta_k, batch_k)  # 1
         phi = fed.gather(EMBEDDING, phi_k, rows)
         joint = fed.at(holder, joined, part, fed.collect(HUB_EMBEDDING, phi, to=holder))  # 2
         joint_k = label.scatter(CUT, joint, rows)
@@ -300,8 +301,8 @@ def _total(joint: Tensor, part: Part, top: Params, batch: Batch) -> Tensor:
     return row_losses(part, top, joint, batch).sum()
 
 
-def top_loss(theta: Theta, part: Part, joint: Rows, batch: Batch) -> Tensor:
-    return local.mean_over(joint.mask, row_losses(part, theta.head, joint.value, batch))
+def top_loss(theta: Theta, part: Part, joint: Rows, batch: Batch) -> local.Loss:
+    return local.mean_over(joint.mask, row_losses(part, theta.head, joint.value, batch)), {}
 
 
 def shares(part: Part, joint: Rows, gradient: Rows) -> dict[str, Rows]:

@@ -127,7 +127,7 @@ class SplitNNU(SplitNN):
         label = fed.within(self.holder(fed))
         theta_k = self.to_clients(fed, state.theta, draw)
         top_k = self.top_to_clients(label, state.top)
-        phi_k = fed.at_clients(local.embed, part, theta_k, batch_k)  # 1
+        phi_k = fed.at_clients(local.embed_in_training, part, theta_k, batch_k)  # 1
         phi = fed.gather(EMBEDDING, phi_k, rows)
         phis = fed.collect(HUB_EMBEDDING, phi, to=SERVER)  # 2: every party to the server
         joint = fed.at(SERVER, joined_there, parts, phis)  # 3: the server's layers

@@ -18,7 +18,7 @@ Readings of the papers:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -56,6 +56,8 @@ class TDCD(Releasing, TieredSGD):
     """Tiered decentralized coordinate descent: labels at every client, embeddings at every hub."""
 
     privacy: Annotated[Privacy | None, "noise on embeddings that leave a client"] = None
+
+    trains_norms: ClassVar[bool] = True
 
     def check(self, task: Task, placement: Placement) -> None:
         super().check(task, placement)

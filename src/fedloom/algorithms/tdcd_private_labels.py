@@ -13,7 +13,7 @@ train it, which is another algorithm (split learning).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -64,6 +64,8 @@ class TDCDPrivateLabels(TieredSGD):
     """TDCD whose labels stay in the silo `labels_at` (default: the first silo)."""
 
     labels_at: Annotated[str | None, "the silo that holds the labels; none: the first"] = None
+
+    trains_norms: ClassVar[bool] = True
 
     @property
     def takes_head(self) -> bool:
@@ -118,15 +120,17 @@ class TDCDPrivateLabels(TieredSGD):
         self, part: Part, progress: LocalProgress, gradient: Rows, batch: Batch, lr: Tensor
     ) -> LocalProgress:
         """Eqn. 5, with the derivative of the loss given instead of taken."""
-        by_theta = grad(local.pulled)(progress.theta, part, gradient, batch)
+        weights, _ = now = part.apart(progress.theta)
+        by_weights, statistics = local.loss_gradient(local.pulled, part, now, gradient, batch)
         rows = gradient.mask.sum() + (progress.rows if self.minibatch == "fresh" else 0)
-        before, mask = progress.theta, gradient.mask
+        mask, memory = gradient.mask, progress.memory
         if self.steps_by is None:
-            return LocalProgress(local.descend(before, by_theta, mask, lr, self.l2), (), rows)
-        theta, memory = local.advance(
-            self.steps_by, before, by_theta, progress.memory, mask, lr, self.l2
-        )
-        return LocalProgress(theta, memory, rows)
+            weights = local.descend(weights, by_weights, mask, lr, self.l2)
+        else:
+            weights, memory = local.advance(
+                self.steps_by, weights, by_weights, memory, mask, lr, self.l2
+            )
+        return LocalProgress(part.joined(weights, statistics), memory, rows)
 
     def predict(self, fed: Fabric, state: State, step: Step) -> AtHubs[Rows]:
         return predict_jointly(fed, state, step)
@@ -149,7 +153,7 @@ def embeddings(
     fed: Fabric, theta_k: AtClients[Theta], step: Step, holder: str
 ) -> AtHubs[dict[str, Rows]]:
     """Every silo's embeddings of a minibatch, at the label silo's hub."""
-    phi_k = fed.at_clients(local.embed, fed.part, theta_k, step.batch_k)
+    phi_k = fed.at_clients(local.embed_in_training, fed.part, theta_k, step.batch_k)
     return fed.collect(HUB_EMBEDDING, fed.gather(EMBEDDING, phi_k, step.rows), to=holder)
 
 

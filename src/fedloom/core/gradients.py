@@ -40,9 +40,10 @@ class Levels(Protocol):
         """Whether exactly one transform is active, and it is a vmap."""
 
     def gradients(
-        self, f: Callable[..., Tensor], places: tuple[int, ...], args: Sequence[Any]
-    ) -> Sequence[Any]:
-        """The gradients of f by the arguments at these positions, inside a transform."""
+        self, f: Callable[..., Any], places: tuple[int, ...], args: Sequence[Any]
+    ) -> tuple[Sequence[Any], Any]:
+        """The gradients of f by the arguments at these positions, inside a transform; and what else
+        f gives: it returns a number and a tree."""
 
 
 class PublicLevels:
@@ -59,9 +60,9 @@ class PublicLevels:
         return False  # unknown, so nothing is compiled
 
     def gradients(
-        self, f: Callable[..., Tensor], places: tuple[int, ...], args: Sequence[Any]
-    ) -> Sequence[Any]:
-        return torch.func.grad(f, places)(*args)
+        self, f: Callable[..., Any], places: tuple[int, ...], args: Sequence[Any]
+    ) -> tuple[Sequence[Any], Any]:
+        return torch.func.grad(f, places, has_aux=True)(*args)
 
 
 _levels: Levels = PublicLevels()
@@ -134,35 +135,48 @@ def _uncompiled(f: Callable[..., Any], *args: Any) -> Any:
         return f(*args)
 
 
-def grad(f: Callable[..., Tensor], argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:
-    """The gradient of f, which returns one number, by some of its arguments (trees of tensors)."""
+def grad(
+    f: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False
+) -> Callable[..., Any]:
+    """The gradient of f, which returns one number, by some of its arguments (trees of tensors).
+    `has_aux`: f returns the number and a tree, and so does its gradient."""
     places = (argnums,) if isinstance(argnums, int) else argnums
 
     @wraps(f)
     def gradient(*args: Any) -> Any:
         if not _levels.transforming() and not any(a.requires_grad for a in tree.tensors(args)):
-            results = _autograd_gradients(f, places, args)
+            results, aux = _autograd_gradients(f, places, has_aux, args)
         elif (way := _gradient_way.get()) is not None and _levels.in_one_vmap():
-            results = way((f, places), partial(_transformed_gradients, f, places), args)
+            compute = partial(_transformed_gradients, f, places, has_aux)
+            results, aux = way((f, places), compute, args)
         else:
-            results = _transformed_gradients(f, places, *args)
-        return results[0] if isinstance(argnums, int) else tuple(results)
+            results, aux = _transformed_gradients(f, places, has_aux, *args)
+        chosen = results[0] if isinstance(argnums, int) else tuple(results)
+        return (chosen, aux) if has_aux else chosen
 
     return gradient
 
 
-def _transformed_gradients(f: Callable[..., Tensor], places: tuple[int, ...], *args: Any) -> Any:
-    return _levels.gradients(f, places, args)
+def _transformed_gradients(
+    f: Callable[..., Any], places: tuple[int, ...], has_aux: bool, *args: Any
+) -> Any:
+    return _levels.gradients(f if has_aux else partial(_without_aux, f), places, args)
+
+
+def _without_aux(f: Callable[..., Tensor], *args: Any) -> tuple[Tensor, tuple[()]]:
+    return f(*args), ()
 
 
 def _autograd_gradients(
-    f: Callable[..., Tensor], places: Sequence[int], args: Sequence[Any]
-) -> list[Any]:
+    f: Callable[..., Any], places: Sequence[int], has_aux: bool, args: Sequence[Any]
+) -> tuple[list[Any], Any]:
     leaves, form = tree.apart([args[place] for place in places])
     with torch.enable_grad():
         fresh = [a.detach().requires_grad_() for a in leaves]
-        value = f(*_replaced(args, places, tree.joined(form, fresh)))
-    return tree.joined(form, gradients(value, fresh))
+        result = f(*_replaced(args, places, tree.joined(form, fresh)))
+    value, aux = result if has_aux else (result, ())
+    aux = tree.map_tensors(Tensor.detach, aux)
+    return tree.joined(form, gradients(value, fresh)), aux
 
 
 def _replaced(args: Sequence[Any], places: Sequence[int], values: Sequence[Any]) -> list[Any]:

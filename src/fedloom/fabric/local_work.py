@@ -29,12 +29,19 @@ def by_rows(f: L) -> L:
     return f
 
 
+def by_rows_unless_mixed(f: L) -> L:
+    """As `by_rows`, but for blocks that mix a client's rows in training."""
+    f.by_rows_unless_mixed = True  # type: ignore[attr-defined]
+    return f
+
+
 def in_shares(f: L) -> L:
     """A decorator for local work that, with one local step, is linear in the mask.
 
     For clients with the same weights, its mean over them equals its result for all of their rows
     together, with each row's share in the mean as its mask. That is so where the result is a
-    constant plus a sum over rows weighted by the mask."""
+    constant plus a sum over rows weighted by the mask. (Not where a block mixes a client's rows:
+    then each client is computed by itself.)"""
     f.in_shares = True  # type: ignore[attr-defined]
     return f
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable, Hashable
+from contextlib import nullcontext
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 from ..core.errors import InputError, ModelError
 from ..core.settings import shown
+from .training_layers import STATISTICS, batch_norms, put_in_eval_mode, with_own_layers
 
 Params = dict[str, Tensor]
 Source = nn.Module | Callable[[], nn.Module]
@@ -30,14 +32,18 @@ class Block:
     """A module, or a function that makes one.
 
     Training starts from the weights of a module; the weights of a made one are drawn from the run's
-    seed. Buffers, and parameters that do not require a gradient, are constants."""
+    seed. Buffers, and parameters that do not require a gradient, are constants; but the running
+    statistics of BatchNorm in train mode are among the block's parameters (`statistics`)."""
 
     def __init__(self, source: Source):
         if not isinstance(source, nn.Module) and not callable(source):
             raise ModelError(f"a block is a torch.nn.Module or makes one, not {shown(source)}")
         self.source = source
         self._make = None if isinstance(source, nn.Module) else source
-        self.module = copy.deepcopy(source) if isinstance(source, nn.Module) else _seeded(source, 0)
+        self._given = copy.deepcopy(source) if isinstance(source, nn.Module) else _seeded(source, 0)
+        self.module = with_own_layers(self._given)
+        norms = batch_norms(self.module)
+        self.statistics = tuple(f"{at}{own}" for at in norms for own in STATISTICS)
         # torch's recurrent layers have no sound batching rule: seen on torch 2.13, vmap of nn.LSTM
         # fails in double precision and is slower than a loop in single.
         recurrent = (nn.RNNBase, nn.RNNCellBase)
@@ -73,17 +79,18 @@ class Block:
 
     def initial(self, seed: int) -> Params:
         """Parameters at round 0."""
-        module = self.module if self._make is None else _seeded(self._make, seed)
-        return {
-            name: value.detach().clone()
-            for name, value in module.named_parameters()
-            if value.requires_grad
-        }
+        module = self._given if self._make is None else _seeded(self._make, seed)
+        params = {name: a for name, a in module.named_parameters() if a.requires_grad}
+        buffers = dict(module.named_buffers())
+        # torch counts batches in whole numbers, and a mean over clients may be none
+        statistics = {name: buffers[name].to(torch.get_default_dtype()) for name in self.statistics}
+        return {name: a.detach().clone() for name, a in (params | statistics).items()}
 
     def to(self, dtype: torch.dtype, device: torch.device) -> Block:
         """A copy of the block with this dtype, on this device."""
         moved = copy.copy(self)
-        moved.module = copy.deepcopy(self.module).to(dtype=dtype, device=device)
+        moved._given = copy.deepcopy(self._given).to(dtype=dtype, device=device)
+        moved.module = with_own_layers(moved._given)
         moved._home, moved._copies = threading.get_ident(), {}
         return moved
 
@@ -97,35 +104,58 @@ class Block:
         return self._copies[thread]
 
     def __call__(self, params: Params, x: Tensor, *more: Any) -> Tensor:
-        """h of every row. `more`: further arguments of the module's forward, as constants."""
-        if self.loop_only and x.is_cuda:  # cuDNN needs pointers that torch.func's tensors lack
-            with torch.backends.cudnn.flags(enabled=False):
-                return _as_given(self._called(params, x, *more), params)
-        return _as_given(self._called(params, x, *more), params)
+        """h of every row, as it predicts. `more`: further arguments of the module's forward, as
+        constants."""
+        return self._called(params, (x, *more), None)[0]
 
-    def _called(self, params: Params, *args: Any) -> Tensor:
+    def in_training(
+        self, params: Params, x: Tensor, counts: Tensor, *more: Any
+    ) -> tuple[Tensor, Params]:
+        """h of every row as it trains, and the running statistics after it. `counts`: a mask of the
+        rows that BatchNorm takes the mean and variance of."""
+        return self._called(params, (x, *more), counts)
+
+    def _called(
+        self, params: Params, args: tuple[Any, ...], counts: Tensor | None
+    ) -> tuple[Tensor, Params]:
         """As torch.func.functional_call, but it finds the places of parameters only once."""
         module = self._of_thread()
         if module not in _known:
             _known[module] = _slots_of(module)
         known = _known[module]
         slots = [(at, own, value) for name, value in params.items() for at, own in known[name]]
+        unnamed = (name for name in self.statistics if name not in params)
+        slots += [(at, own, at[own]) for name in unnamed for at, own in known[name]]
         before = [at[own] for at, own, _ in slots]
+        norms = batch_norms(module).values() if self.statistics else ()
         try:
             for at, own, value in slots:
                 at[own] = value
-            return module(*args)
+            for layer in norms:
+                layer.counts = counts
+            # cuDNN needs pointers that torch.func's tensors lack
+            on_gpu = self.loop_only and args[0].is_cuda
+            with torch.backends.cudnn.flags(enabled=False) if on_gpu else nullcontext():
+                result = module(*args)
+            after = {name: at[own] for name in self.statistics for at, own in known[name]}
         finally:
             for (at, own, _), value in zip(slots, before, strict=True):
                 at[own] = value
+            for layer in norms:
+                layer.counts = None
+        return _as_given(result, params), after
 
     def with_params(self, params: Params) -> nn.Module:
-        """A new module with these parameters (Remark 1: a hub exports its block)."""
-        module = copy.deepcopy(self.module)
+        """A new module with these parameters (Remark 1: a hub exports its block). Layers that train
+        otherwise than they predict are in eval mode."""
+        module = copy.deepcopy(self._given)
+        put_in_eval_mode(module)
+        buffers = {name: value for name, value in module.named_buffers() if name in self.statistics}
         with torch.no_grad():
-            for name, value in module.named_parameters():
+            for name, value in (*module.named_parameters(), *buffers.items()):
                 if name in params:
-                    value.copy_(params[name])
+                    whole = not value.is_floating_point()
+                    value.copy_(params[name].round() if whole else params[name])
         return module
 
 
@@ -139,12 +169,18 @@ _known: WeakKeyDictionary[nn.Module, ParameterSlots] = WeakKeyDictionary()
 
 
 def _slots_of(module: nn.Module) -> ParameterSlots:
-    """The places of each parameter in a module: several if layers share it."""
+    """The places of each parameter in a module: several if layers share it; and of running
+    statistics."""
     places: dict[int, list[tuple[dict[str, Any], str]]] = {}
     for layer in module.modules():
         for own, value in layer._parameters.items():
             places.setdefault(id(value), []).append((layer._parameters, own))
-    return {name: places[id(value)] for name, value in module.named_parameters()}
+    slots = {name: places[id(value)] for name, value in module.named_parameters()}
+    return slots | {
+        f"{at}{own}": [(layer._buffers, own)]
+        for at, layer in batch_norms(module).items()
+        for own in STATISTICS
+    }
 
 
 def _as_given(result: Tensor, params: Params) -> Tensor:

@@ -1,7 +1,8 @@
 """Checks whether a module can be trained by clients that each hold some of the rows.
 
 Its output for a row must depend on that row alone: clients hold different rows of a minibatch, and
-padding adds rows without meaning. And `torch.func.vmap` over clients must give the same result as a
+padding adds rows without meaning. (BatchNorm is the exception: it knows the rows of a client that
+count, see training_layers.py.) And `torch.func.vmap` over clients must give the same result as a
 loop (recurrent layers, which vmap cannot run, are run in a loop). The error names the layer at
 fault.
 """
@@ -18,6 +19,7 @@ from torch.nn.parameter import UninitializedParameter
 from ..core.errors import ModelError
 from ..core.gradients import grad
 from .block import Block, Params
+from .training_layers import BATCH_NORMS, batch_norms
 
 DROPOUTS = (
     nn.Dropout,
@@ -32,9 +34,15 @@ _EVAL = "put it in eval mode before handing the module over"
 Fault = Callable[[nn.Module, Tensor], bool]
 
 
-def check_block(block: Block, x: Tensor, dtype: torch.dtype, where: str) -> int:
-    """Try a block on a few real rows. Returns the width of its output, or refuses the block."""
+def check_block(block: Block, x: Tensor, dtype: torch.dtype, where: str, mixes: bool = True) -> int:
+    """Try a block on a few real rows. Returns the width of its output, or refuses the block.
+    `mixes`: whether BatchNorm is allowed in it."""
     module = block.module
+    for layer in () if mixes else batch_norms(module).values():
+        raise ModelError(
+            f"{where}: {layer.name} is in train mode, and every silo has other rows there: put it "
+            f"into the blocks, use nn.LayerNorm, or freeze it: {_EVAL}"
+        )
     for name, parameter in module.named_parameters():
         if isinstance(parameter, UninitializedParameter):
             raise ModelError(f"{where}: {name} has no size yet: give lazy layers their sizes")
@@ -55,6 +63,12 @@ def check_block(block: Block, x: Tensor, dtype: torch.dtype, where: str) -> int:
             f"{where}: a block must give one row of scores or embedding per row of input, shape "
             f"[rows, width]; {len(x)} rows gave shape {tuple(out.shape)}"
         )
+    params |= {n: b.to(dtype) for n, b in local.module.named_buffers() if n in local.statistics}
+    if block.statistics:
+        try:
+            out = local.in_training(params, x, torch.ones(len(x), dtype=torch.bool))[0].detach()
+        except ModelError as problem:
+            raise ModelError(f"{where}: {problem}") from None
     if not bool(torch.isfinite(out).all()):
         raise ModelError(f"{where}: the untrained module gives NaN or infinity for the first rows")
     if _is_random(local.module, x):
@@ -64,8 +78,8 @@ def check_block(block: Block, x: Tensor, dtype: torch.dtype, where: str) -> int:
         layer = _first(local.module, x, _mixes_rows)
         raise ModelError(
             f"{where}: layer {layer} mixes rows: the result for one row changes with the others. "
-            "Use a layer that computes each row by itself (GroupNorm or LayerNorm, not BatchNorm; "
-            "recurrent layers with batch_first=True)"
+            "Use a layer that computes each row by itself (GroupNorm, LayerNorm; recurrent layers "
+            "with batch_first=True), or nn.BatchNorm1d, 2d or 3d with running statistics"
         )
     if not block.loop_only and not _vmaps(local, params, x, where):
         exact = block.to(torch.float64, torch.device("cpu"))  # perhaps they differ by rounding only
@@ -81,12 +95,17 @@ def under_vmap(f: Callable[..., Tensor], *args: Tensor) -> Tensor:
 
 
 def _check_layer(where: str, layer: nn.Module) -> None:
-    """Refuse BatchNorm and dropout in train mode."""
+    """Refuse norms with statistics that are not FedLoom's, and dropout, in train mode."""
     kind = type(layer).__name__
     if getattr(layer, "track_running_stats", False) and layer.training:
         raise ModelError(
-            f"{where} is {kind} in train mode: it mixes rows, and averaging its running statistics "
-            f"over clients is undefined. Use nn.GroupNorm instead, or freeze it: {_EVAL}"
+            f"{where} is {kind} in train mode, with running statistics: use nn.BatchNorm1d, 2d or "
+            f"3d itself, or nn.GroupNorm, or freeze it: {_EVAL}"
+        )
+    if isinstance(layer, tuple(BATCH_NORMS)) and not layer.track_running_stats:
+        raise ModelError(
+            f"{where} is {kind} without running statistics, which predictions need: use "
+            "track_running_stats=True"
         )
     rate = getattr(layer, "p" if isinstance(layer, DROPOUTS) else "dropout", 0)
     if layer.training and isinstance(rate, float) and rate > 0:
@@ -191,8 +210,14 @@ def _first(module: nn.Module, x: Tensor, at_fault: Fault) -> str:
 def _vmaps(block: Block, params: Params, x: Tensor, where: str) -> bool:
     """Whether vmap over clients gives the same as a loop. Refuses a module that vmap cannot run."""
 
+    counts = torch.arange(len(x)) < 2
+
     def both(params: Params, x: Tensor) -> tuple[Tensor, Params]:
-        return block(params, x), grad(lambda p: block(p, x).sum())(params)
+        if not block.statistics:
+            return block(params, x), grad(lambda p: block(p, x).sum())(params)
+        out, after = block.in_training(params, x, counts)
+        by_params = grad(lambda p: block.in_training(p, x, counts)[0][counts].square().sum())
+        return out, {**by_params(params), **after}
 
     clients = [{name: p * (1 + 0.1 * k) for name, p in params.items()} for k in range(2)]
     stacked = {name: torch.stack([c[name] for c in clients]) for name in params}

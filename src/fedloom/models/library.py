@@ -9,7 +9,7 @@ import copy
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -18,6 +18,8 @@ from ..core.checked import checked
 from ..core.registry import models
 from ..core.settings import Count, at_least
 from .block import Source
+
+OptionalNorm = Literal["none", "batch"]
 
 
 @dataclass(frozen=True)
@@ -108,16 +110,20 @@ def mlp(
     hidden: Annotated[Sequence[int], at_least(1), "widths of the hidden layers"],
     outputs: Count,
     flatten: Annotated[bool, "take images or series as one long row"] = False,
+    norm: Annotated[OptionalNorm, "BatchNorm after each hidden layer"] = "none",
 ) -> Maker:
     """Fully connected layers with ReLU between them."""
     settings = {"inputs": inputs, "hidden": tuple(hidden), "outputs": outputs, "flatten": flatten}
-    return _maker("mlp", _mlp, **settings)
+    return _maker("mlp", _mlp, **settings, norm=norm)
 
 
-def _mlp(inputs: int, hidden: Sequence[int], outputs: int, flatten: bool) -> nn.Module:
+def _mlp(
+    inputs: int, hidden: Sequence[int], outputs: int, flatten: bool, norm: str = "none"
+) -> nn.Module:
     layers: list[nn.Module] = [nn.Flatten()] if flatten else []
     for width in hidden:
-        layers += [nn.Linear(inputs, width), nn.ReLU()]
+        between = [nn.BatchNorm1d(width)] if norm == "batch" else []
+        layers += [nn.Linear(inputs, width), *between, nn.ReLU()]
         inputs = width
     return nn.Sequential(*layers, nn.Linear(inputs, outputs))
 
@@ -129,6 +135,7 @@ def cnn(
     size: Annotated[tuple[int, int], at_least(4)],
     outputs: Count = 256,
     width: Annotated[Count, "channels of the first convolution"] = 32,
+    norm: Annotated[OptionalNorm, "BatchNorm after each convolution"] = "none",
 ) -> Maker:
     """The ICASSP MNIST model's local part: two convolutions, then a 256-wide embedding.
 
@@ -136,15 +143,22 @@ def cnn(
     by ReLU and 2 x 2 max-pooling, and ReLU on the embedding.
     """
     settings = {"channels": channels, "size": tuple(size), "outputs": outputs, "width": width}
-    return _maker("cnn", _cnn, **settings)
+    return _maker("cnn", _cnn, **settings, norm=norm)
 
 
-def _cnn(channels: int, size: tuple[int, int], outputs: int, width: int) -> nn.Module:
+def _cnn(
+    channels: int, size: tuple[int, int], outputs: int, width: int, norm: str = "none"
+) -> nn.Module:
+    def normalised(channels: int) -> list[nn.Module]:
+        return [nn.BatchNorm2d(channels)] if norm == "batch" else []
+
     return nn.Sequential(
         nn.Conv2d(channels, width, 3, padding=1),
+        *normalised(width),
         nn.ReLU(),
         nn.MaxPool2d(2),
         nn.Conv2d(width, 2 * width, 3, padding=1),
+        *normalised(2 * width),
         nn.ReLU(),
         nn.MaxPool2d(2),
         nn.Flatten(),
@@ -159,13 +173,19 @@ def resnet18(
     channels: Count = 3,
     outputs: Count = 10,
     width: Annotated[Count, "channels of the first stage"] = 64,
+    norm: Annotated[
+        Literal["group", "batch"],
+        "GroupNorm treats rows one by one; BatchNorm, the papers', takes a client's together",
+    ] = "group",
 ) -> Maker:
-    """ResNet18 for small images: 3 x 3 stem without pooling, GroupNorm in place of BatchNorm
-    (averaging BatchNorm's statistics over clients is undefined in the paper)."""
-    return _maker("resnet18", ResNet18, channels=channels, outputs=outputs, width=width)
+    """ResNet18 for small images: 3 x 3 stem without pooling."""
+    settings = {"channels": channels, "outputs": outputs, "width": width}
+    return _maker("resnet18", ResNet18, **settings, norm=norm)
 
 
-def _norm(channels: int) -> nn.GroupNorm:
+def _norm(channels: int, norm: str) -> nn.Module:
+    if norm == "batch":
+        return nn.BatchNorm2d(channels)
     groups = min(32, channels // 2)  # never one channel a group: that would be all bias
     return nn.GroupNorm(groups if groups and channels % groups == 0 else 1, channels)
 
@@ -173,16 +193,16 @@ def _norm(channels: int) -> nn.GroupNorm:
 class ResidualBlock(nn.Module):
     """Two 3 x 3 convolutions and a shortcut."""
 
-    def __init__(self, inputs: int, outputs: int, stride: int):
+    def __init__(self, inputs: int, outputs: int, stride: int, norm: str):
         super().__init__()
         self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
-        self.norm1 = _norm(outputs)
+        self.norm1 = _norm(outputs, norm)
         self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
-        self.norm2 = _norm(outputs)
+        self.norm2 = _norm(outputs, norm)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or inputs != outputs:
             self.shortcut = nn.Sequential(
-                nn.Conv2d(inputs, outputs, 1, stride, bias=False), _norm(outputs)
+                nn.Conv2d(inputs, outputs, 1, stride, bias=False), _norm(outputs, norm)
             )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -193,15 +213,15 @@ class ResidualBlock(nn.Module):
 class ResNet18(nn.Module):
     """Stem, four stages of two blocks, average, linear."""
 
-    def __init__(self, channels: int, outputs: int, width: int):
+    def __init__(self, channels: int, outputs: int, width: int, norm: str = "group"):
         super().__init__()
         self.stem = nn.Conv2d(channels, width, 3, 1, 1, bias=False)
-        self.norm = _norm(width)
+        self.norm = _norm(width, norm)
         stages: list[nn.Module] = []
         inputs = width
         for stage, stride in enumerate((1, 2, 2, 2)):
             out = width * 2**stage
-            stages += [ResidualBlock(inputs, out, stride), ResidualBlock(out, out, 1)]
+            stages += [ResidualBlock(inputs, out, stride, norm), ResidualBlock(out, out, 1, norm)]
             inputs = out
         self.stages = nn.Sequential(*stages)
         self.linear = nn.Linear(inputs, outputs)

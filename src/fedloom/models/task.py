@@ -11,7 +11,7 @@ head may begin with a `middle`, which U-shaped SplitNN keeps at another party th
 from __future__ import annotations
 
 import copy
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
@@ -36,6 +36,7 @@ from .clipping import guarded
 from .library import Maker, both, in_a_row
 from .losses import Loss, LossLike, loss_of
 from .sizing import joint_width, sized_blocks, sized_top
+from .training_layers import batch_norms
 
 Combine = Literal["sum", "concat"]
 Spec = tuple[tuple[int, ...], torch.dtype]
@@ -106,11 +107,17 @@ class Part:
         return self.block.loop_only or (self.head is not None and self.head.loop_only)
 
     @property
+    def mixes_rows(self) -> bool:
+        """Whether a row's embedding depends on the client's other rows in training (BatchNorm)."""
+        return bool(self.block.statistics)
+
+    @property
     def kind(self) -> Hashable:
         """Equal for parts that differ only in the name of their silo."""
         module = self.block.module
         constant = any(not p.requires_grad for p in module.parameters())
-        if self.combine == "concat" or constant or any(True for _ in module.buffers()):
+        buffers = any(name not in self.block.statistics for name, _ in module.named_buffers())
+        if self.combine == "concat" or constant or buffers:
             return self.silo  # columns or constants may differ
         spec = (self.shapes.features[self.silo], self.shapes.width[self.silo])
         return (self.block.origin, str(module), spec)
@@ -132,13 +139,38 @@ class Part:
         return tree.map_tensors(lambda a: a.to(dtype=self.shapes.dtype, device=self.device), params)
 
     def embed(self, theta: Theta, x: Tensor, axes: int = 1, noise: Noise | None = None) -> Tensor:
-        """Phi_j of every row. `axes`: how many leading axes of x are rows. `noise`: for a guarded
-        block."""
+        """Phi_j of every row, as it predicts. `axes`: how many leading axes of x are rows. `noise`:
+        for a guarded block."""
         rows, lead = x.flatten(0, axes - 1), x.shape[:axes]
         if noise is None:
             return self.block(theta.block, rows).unflatten(0, lead)
         flat = tree.map_tensors(lambda a: a.flatten(0, axes - 1), noise)
         return self.block(theta.block, rows, flat).unflatten(0, lead)
+
+    def embed_in_training(
+        self, theta: Theta, x: Tensor, counts: Tensor, noise: Noise | None = None
+    ) -> tuple[Tensor, Params]:
+        """Phi_j of every row, as it trains, and the block's running statistics after it. `counts`:
+        the rows that count, [b] or [Q, b]."""
+        if not self.mixes_rows:
+            return self.embed(theta, x, counts.ndim, noise), {}
+        if counts.ndim == 1:
+            return self.block.in_training(theta.block, x, counts)
+        steps = zip(x.unbind(), counts.unbind(), strict=True)
+        phis = [self.block.in_training(theta.block, *step)[0] for step in steps]
+        return torch.stack(phis), {}  # of several minibatches, none is trained on
+
+    def apart(self, theta: Theta) -> tuple[Theta, Params]:
+        """What is trained of theta, and its running statistics, which only move."""
+        names = self.block.statistics
+        if not names or not theta.block:
+            return theta, {}
+        weights = {name: a for name, a in theta.block.items() if name not in names}
+        return theta._replace(block=weights), {name: theta.block[name] for name in names}
+
+    def joined(self, weights: Theta, statistics: Params) -> Theta:
+        """The inverse of `apart`."""
+        return weights._replace(block=weights.block | statistics) if statistics else weights
 
     def place(self, phi: Tensor, silo: str | None = None) -> Tensor:
         """A silo's embedding, padded to the joint width."""
@@ -256,6 +288,11 @@ class Task:
         chosen = loss_of(loss or LOSSES[data.goal], data.goal).fitted(data)
         return Task(blocks, chosen, head=top, middle=between, combine=combine)
 
+    def norms(self) -> Iterator[tuple[str, str]]:
+        """The layers of blocks that mix a client's rows in training: silo, and layer."""
+        for silo, block in self.blocks.items():
+            yield from ((silo, layer.name) for layer in batch_norms(block.module).values())
+
     def guarded(self, clip: float | None) -> Task:
         """The same task with blocks that clip their rows, and can add noise."""
         task = copy.copy(self)
@@ -296,8 +333,8 @@ class Task:
         if self.head is not None:
             row = torch.randn(3, joint, generator=torch.Generator().manual_seed(0))
             if self.middle is not None:
-                middle = check_block(self.middle, row, dtype, "the middle")
-            scores = check_block(self.head, row, dtype, "the head")
+                middle = check_block(self.middle, row, dtype, "the middle", False)
+            scores = check_block(self.head, row, dtype, "the head", False)
         elif self.combine == "concat":
             raise ModelError('combine="concat" needs a head that turns the embeddings into scores')
         label = self._labels(placement, scores, dtype)

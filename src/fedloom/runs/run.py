@@ -107,7 +107,7 @@ class Run:
         self.threshold = float(threshold) if isinstance(threshold, int | float) else threshold
         self.halted: str | None = None  # why it ended before the rounds it was asked for
         self.shapes = task.shapes(placement, dtype_of(precision))
-        algorithm.check(task, placement)
+        algorithm.admit(task, placement)
         if ranks is not None:
             device = ranks.device(str(device))
         self._options: dict[str, Any] = {"seed": seed, "device": device_of(device)}

@@ -1,7 +1,7 @@
 """Local work that several algorithms do: pure functions of what a party holds.
 
-Rows are never mixed: a loss is taken row by row, and rows that do not count are replaced by zero
-before they are summed.
+A loss is taken row by row, and rows that do not count are replaced by zero before they are summed.
+A block may mix the rows of a client in training (BatchNorm); rows that do not count never enter.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from ...core import tree
 from ...core.gradients import by_row, grad, plain_steps, whole
 from ...core.placed import Batch, Rows
 from ...core.rng import Streams
-from ...fabric.local_work import by_rows
+from ...fabric.local_work import by_rows, by_rows_unless_mixed
+from ...models.block import Params
 from ...models.task import Part, Theta
-from .optimizers import Memory, Optimizer, Trained, trained_part, with_trained_part
+from .optimizers import Memory, Optimizer, Trained
 
 T = TypeVar("T", Rows, Batch)
 D = TypeVar("D")
-PartLoss = Callable[[Theta, Part, Rows, Batch], Tensor]
+Loss = tuple[Tensor, Params]  # and the running statistics of the block after it
+PartLoss = Callable[[Theta, Part, Rows, Batch], Loss]
 
 
 def initial(part: Part, streams: Streams) -> Theta:
@@ -32,8 +34,15 @@ def initial(part: Part, streams: Streams) -> Theta:
 
 @by_rows
 def embed(part: Part, theta: Theta, batch: Batch) -> Tensor:
-    """Phi_{k,j}: the client's embeddings of its rows."""
+    """The client's embeddings of its rows, to predict."""
     return part.embed(theta, batch.x, batch.mask.ndim, batch.noise)
+
+
+@by_rows_unless_mixed
+def embed_in_training(part: Part, theta: Theta, batch: Batch) -> Tensor:
+    """Phi_{k,j}: the client's embeddings of its rows, to train. All of them count: who is absent in
+    other silos is not known yet."""
+    return part.embed_in_training(theta, batch.x, batch.mask, batch.noise)[0]
 
 
 def everywhere(phis: dict[str, Rows]) -> Tensor:
@@ -82,11 +91,12 @@ def descend(theta: D, gradient: D, mask: Tensor, lr: Tensor, l2: float) -> D:
     return tree.map_tensors(step, theta, gradient)
 
 
-def local_loss(theta: Theta, part: Part, rest: Rows, batch: Batch) -> Tensor:
+def local_loss(theta: Theta, part: Part, rest: Rows, batch: Batch) -> Loss:
     """The client's loss with its own embedding fresh and the others' as they came (Eqn. 4)."""
-    joint = part.place(embed(part, theta, batch)) + rest.value
+    phi, statistics = part.embed_in_training(theta, batch.x, rest.mask, batch.noise)
+    joint = part.place(phi) + rest.value
     assert batch.y is not None
-    return mean_over(rest.mask, part.loss.rows(part.scores(theta, joint), batch.y))
+    return mean_over(rest.mask, part.loss.rows(part.scores(theta, joint), batch.y)), statistics
 
 
 def with_l2(gradient: D, theta: D, l2: float) -> D:
@@ -102,7 +112,7 @@ class Descent(NamedTuple):
     memory: Memory | None = None
 
     def begin(self, theta: Theta) -> Memory:
-        return self.optimizer.init(trained_part(theta)) if self.memory is None else self.memory
+        return self.optimizer.init(theta) if self.memory is None else self.memory
 
     def end(self, theta: Theta, memory: Memory) -> Theta | Trained:
         """With the memory only where the client keeps it."""
@@ -119,10 +129,7 @@ def advance(
     l2: float,
 ) -> tuple[Theta, Memory]:
     """One step of an optimiser; a client without a row that counts takes none."""
-    before = trained_part(theta)
-    along = with_l2(trained_part(gradient), before, l2)
-    after, memory = optimizer.step(before, along, memory, lr, mask.any())
-    return with_trained_part(theta, after), memory
+    return optimizer.step(theta, with_l2(gradient, theta, l2), memory, lr, mask.any())
 
 
 class Shield(NamedTuple):
@@ -153,15 +160,18 @@ def sgd(
     keeps its optimiser's memory, both (Trained)."""
     if by is not None:
         return optimized(loss, part, theta, given, batch, lr, l2, prox, shield, by)
-    start = theta if prox else None
+    weights, statistics = part.apart(theta)
+    start = weights if prox else None
     for q, eta in enumerate(lr):
         given_q, batch_q = of_step(given, q), of_step(batch, q)
         if shield is None:
-            theta = step(loss, part, theta, given_q, batch_q, eta, l2, prox, start)
-        else:
-            gradient = private_gradient(loss, part, theta, given_q, batch_q, shield, q)
-            theta = descend(theta, with_prox(gradient, theta, prox, start), given_q.mask, eta, l2)
-    return theta
+            now = weights, statistics
+            weights, statistics = step(loss, part, now, given_q, batch_q, eta, l2, prox, start)
+        else:  # rows by themselves, so without statistics
+            gradient = private_gradient(loss, part, weights, given_q, batch_q, shield, q)
+            gradient = with_prox(gradient, weights, prox, start)
+            weights = descend(weights, gradient, given_q.mask, eta, l2)
+    return part.joined(weights, statistics)
 
 
 def optimized(
@@ -177,26 +187,29 @@ def optimized(
     by: Descent,
 ) -> Theta | Trained:
     """`sgd` whose steps are an optimiser's."""
-    start = theta if prox else None
-    memory = by.begin(theta)
+    weights, statistics = part.apart(theta)
+    start = weights if prox else None
+    memory = by.begin(weights)
     for q, eta in enumerate(lr):
         given_q, batch_q = of_step(given, q), of_step(batch, q)
         if shield is None:
-            theta, memory = optimizer_step(
-                loss, part, theta, given_q, batch_q, eta, l2, prox, start, by.optimizer, memory
+            now = weights, statistics
+            (weights, statistics), memory = optimizer_step(
+                loss, part, now, given_q, batch_q, eta, l2, prox, start, by.optimizer, memory
             )
-        else:
-            gradient = private_gradient(loss, part, theta, given_q, batch_q, shield, q)
-            gradient = with_prox(gradient, theta, prox, start)
-            theta, memory = advance(by.optimizer, theta, gradient, memory, given_q.mask, eta, l2)
-    return by.end(theta, memory)
+        else:  # rows by themselves, so without statistics
+            gradient = private_gradient(loss, part, weights, given_q, batch_q, shield, q)
+            gradient = with_prox(gradient, weights, prox, start)
+            mask = given_q.mask
+            weights, memory = advance(by.optimizer, weights, gradient, memory, mask, eta, l2)
+    return by.end(part.joined(weights, statistics), memory)
 
 
 @whole
 def optimizer_step(
     loss: PartLoss,
     part: Part,
-    theta: Theta,
+    now: tuple[Theta, Params],
     given: Rows,
     batch: Batch,
     lr: Tensor,
@@ -205,27 +218,40 @@ def optimizer_step(
     start: Theta | None,
     optimizer: Optimizer,
     memory: Memory,
-) -> tuple[Theta, Memory]:
+) -> tuple[tuple[Theta, Params], Memory]:
     """One step of `optimized`."""
-    gradient = with_prox(grad(loss)(theta, part, given, batch), theta, prox, start)
-    return advance(optimizer, theta, gradient, memory, given.mask, lr, l2)
+    weights, _ = now
+    gradient, statistics = loss_gradient(loss, part, now, given, batch)
+    gradient = with_prox(gradient, weights, prox, start)
+    weights, memory = advance(optimizer, weights, gradient, memory, given.mask, lr, l2)
+    return (weights, statistics), memory
 
 
 @whole
 def step(
     loss: PartLoss,
     part: Part,
-    theta: Theta,
+    now: tuple[Theta, Params],
     given: Rows,
     batch: Batch,
     lr: Tensor,
     l2: float,
     prox: float,
     start: Theta | None,
-) -> Theta:
-    """One step of `sgd`."""
-    gradient = grad(loss)(theta, part, given, batch)
-    return descend(theta, with_prox(gradient, theta, prox, start), given.mask, lr, l2)
+) -> tuple[Theta, Params]:
+    """One step of `sgd`. `now`: weights, and running statistics, which are not descended."""
+    weights, _ = now
+    gradient, statistics = loss_gradient(loss, part, now, given, batch)
+    gradient = with_prox(gradient, weights, prox, start)
+    return descend(weights, gradient, given.mask, lr, l2), statistics
+
+
+def loss_gradient(
+    loss: PartLoss, part: Part, now: tuple[Theta, Params], given: Rows, batch: Batch
+) -> tuple[Theta, Params]:
+    """The gradient by the weights, and the running statistics after it."""
+    gradient, statistics = grad(loss, has_aux=True)(part.joined(*now), part, given, batch)
+    return part.apart(gradient)[0], statistics
 
 
 def with_prox(gradient: Theta, theta: Theta, prox: float, start: Theta | None) -> Theta:
@@ -242,7 +268,7 @@ def private_gradient(
 
     def of_row(row: Rows, batch_row: Batch) -> Theta:
         row, batch_row = (tree.map_tensors(lambda a: a[None], x) for x in (row, batch_row))
-        return grad(loss)(theta, part, row, batch_row)
+        return grad(loss, has_aux=True)(theta, part, row, batch_row)[0]
 
     row_gradients = by_row(of_row, given, batch, loop=part.loop_only)
     squares = [a.flatten(1).square().sum(1) for a in tree.tensors(row_gradients)]
@@ -277,15 +303,15 @@ def head_sgd(
 ) -> Theta:
     """The same for a block that is not trained: the head alone moves, and sees of the client's own
     rows nothing but their embeddings, which are computed once."""
-    joint = Rows(part.place(embed(part, theta, batch)) + rest.value, rest.mask)
+    joint = Rows(part.place(embed_in_training(part, theta, batch)) + rest.value, rest.mask)
     new = sgd(head_loss, part, Theta({}, theta.head), joint, batch, lr, l2, prox=prox)
     return theta._replace(head=new.head)
 
 
-def head_loss(theta: Theta, part: Part, joint: Rows, batch: Batch) -> Tensor:
+def head_loss(theta: Theta, part: Part, joint: Rows, batch: Batch) -> Loss:
     """The loss of rows where embeddings meet."""
     assert batch.y is not None
-    return mean_over(joint.mask, part.loss.rows(part.scores(theta, joint.value), batch.y))
+    return mean_over(joint.mask, part.loss.rows(part.scores(theta, joint.value), batch.y)), {}
 
 
 def frozen_gradient_sgd(
@@ -306,10 +332,10 @@ def of_step(rows: T, q: int) -> T:
     return rows if rows.mask.ndim == 1 else tree.map_tensors(lambda a: a[q], rows)
 
 
-def pulled(theta: Theta, part: Part, gradient: Rows, batch: Batch) -> Tensor:
+def pulled(theta: Theta, part: Part, gradient: Rows, batch: Batch) -> Loss:
     """A function of theta with the gradient of the loss: the derivatives pulled back through h."""
-    along = (embed(part, theta, batch) * gradient.value).sum(-1)
-    return mean_over(gradient.mask, along)
+    phi, statistics = part.embed_in_training(theta, batch.x, gradient.mask, batch.noise)
+    return mean_over(gradient.mask, (phi * gradient.value).sum(-1)), statistics
 
 
 def made_up_rows(part: Part) -> Batch:

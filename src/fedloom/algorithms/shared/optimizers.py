@@ -24,12 +24,10 @@ from ...core.checked import Checked
 from ...core.errors import SettingError
 from ...core.settings import WORDS, Limit, NotNegative, Positive, above
 from ...models.task import Theta
+from ...models.training_layers import STATISTICS
 
 Memory = Any  # of an optimiser: a tree of tensors, without any where it remembers nothing
 Beta = Annotated[float, Limit("at least 0 and below 1", lambda value: 0 <= value < 1)]
-
-# The entries of a block that no optimiser moves: running statistics of normalisation layers.
-STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
 class Trained(NamedTuple):

@@ -18,7 +18,7 @@ from torch import Tensor
 from ...core import tree
 from ...core.errors import ModelError, SettingError
 from ...core.placed import AtClients, AtHubs, Batch, Known, Noise, RowMap, Rows
-from ...fabric.local_work import by_rows
+from ...fabric.local_work import by_rows_unless_mixed
 from ...fabric.noise import Once
 from ...fabric.verbs import Fabric
 from ...models.block import Params
@@ -59,6 +59,11 @@ class Protection:
         if self.privacy.guarantees:
             need_accounting()  # before training, not when the first record is made
         self.scales  # noqa: B018  (refuses an impossible budget)
+        for silo, layer in task.norms():
+            raise ModelError(
+                f"privacy: silo {silo}'s {layer} mixes a client's rows, and noise protects them "
+                "one by one: use nn.GroupNorm or nn.LayerNorm"
+            )
         if self.frozen and task.head is None:
             raise ModelError(
                 "privacy: mode frozen trains no block, and without a head nothing is left to "
@@ -105,10 +110,10 @@ class Protection:
 
     # Local work
 
-    @by_rows
+    @by_rows_unless_mixed
     def release(self, part: Part, theta: Theta, batch: Batch, noise: Noise | None) -> Tensor:
         """What a client sends of its rows."""
-        return local.embed(part, theta, self._perturbed(batch, noise))
+        return local.embed_in_training(part, theta, self._perturbed(batch, noise))
 
     def sgd(
         self,

@@ -117,7 +117,7 @@ class SharedFacts:
             if client in view.x:
                 data.train.x[client.silo][rows] = view.x[client]
         placement = replace(data.train, validation=self.validation)
-        build_algorithm(file).check(self.task(file), placement)
+        build_algorithm(file).admit(self.task(file), placement)
 
     def outline(self, size: int, blank: bool = False) -> Federated:
         """Made-up rows, client by client in turn; `blank`: all zeros."""

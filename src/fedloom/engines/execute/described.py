@@ -72,6 +72,10 @@ class Described(Protocol):
         """Whether it has rows of a minibatch, or is shared by all of a silo's clients. Noise, for
         example, is neither."""
 
+    @property
+    def mixes_rows(self) -> bool:
+        """Whether it is parts of the task with a block that mixes a client's rows in training."""
+
     def mixes(self, silos: tuple[str, ...]) -> bool:
         """Whether clients of these silos can be computed together."""
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ...core import tree
 from ...core.gradients import gradients, use_levels
@@ -51,8 +50,8 @@ class PrivateLevels:
         return vmaps() == len(get_interpreter_stack() or []) == 1
 
     def gradients(
-        self, f: Callable[..., Tensor], places: tuple[int, ...], args: Sequence[Any]
-    ) -> Sequence[Any]:
+        self, f: Callable[..., Any], places: tuple[int, ...], args: Sequence[Any]
+    ) -> tuple[Sequence[Any], Any]:
         """The gradient as in torch.func.grad: one level deeper, with the graph kept for outer
         levels."""
         with grad_increment_nesting() as level, torch.enable_grad():
@@ -60,8 +59,11 @@ class PrivateLevels:
             fresh, form = tree.apart([wrapped_args[place] for place in places])
             for a in fresh:
                 _create_differentiable(a, level)
-            grads = gradients(f(*wrapped_args), fresh, create_graph=True)
-            return tree.joined(form, [_unwrap_for_grad(a, level) for a in grads])
+            value, aux = f(*wrapped_args)
+            grads = gradients(value, fresh, create_graph=True)
+            unwrapped = [_unwrap_for_grad(a, level) for a in grads]
+            aux = tree.map_tensors(lambda a: _unwrap_for_grad(a, level), aux)
+            return tree.joined(form, unwrapped), aux
 
 
 if KNOWN:

@@ -19,7 +19,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from ...models.training_layers import batch_norm
 from . import cpu
+from .batch_norms import BatchNorm
 from .layers import Convolution, ConvolutionSettings, MatrixProduct, MaxPool, Norm
 from .levels import vmaps
 
@@ -158,6 +160,24 @@ def _group_norm(
     return Norm.apply(x, weight, bias, num_groups, eps, on_cpu)[0]
 
 
+def _batch_norm(
+    x: Tensor,
+    counts: Tensor,
+    mean: Tensor,
+    var: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+) -> Any:
+    if vmaps() > 1 or torch.is_autocast_enabled(x.device.type) or x.dtype != mean.dtype:
+        return NotImplemented
+    weight = torch.ones_like(mean) if weight is None else weight
+    bias = torch.zeros_like(mean) if bias is None else bias
+    one = (a.unsqueeze(0) for a in (x.unsqueeze(-1).flatten(2), counts, mean, var, weight, bias))
+    y, batch_mean, batch_var, count, _ = BatchNorm.apply(*one, eps)
+    return y.squeeze(0).reshape(x.shape), batch_mean[0], batch_var[0], count[0]
+
+
 RULES: Rules = {
     torch.conv1d: _convolution,
     torch.conv2d: _convolution,
@@ -174,6 +194,7 @@ ON_CPU: Rules = {
     F.max_pool2d: partial(_pooled, on_cpu=True),
     F.group_norm: partial(_group_norm, on_cpu=True),
     F.linear: _linear,
+    batch_norm: _batch_norm,
 }
 
 

@@ -49,6 +49,7 @@ class LazyValue(AtClients):
     values: Sequence[LazyValue] = ()
     minibatch_rows: MinibatchRows | None = None
     is_shared = False
+    mixes_rows = False
 
     def __init__(self, has: Bools, scope: Sequence[str]):
         self.has, self.scope = has, scope
@@ -134,6 +135,7 @@ class TaskParts(LazyValue):
     def __init__(self, parts: Mapping[str, Part], nameless: Mapping[str, NamelessPart], has: Bools):
         super().__init__(has, tuple(parts))
         self._parts, self._nameless = parts, nameless
+        self.mixes_rows = any(part.mixes_rows for part in parts.values())
 
     def argument(self, silos: tuple[str, ...], flat: FlatRows, named: bool) -> Argument:
         return Argument(self._of(silos[0], named), "same")
@@ -345,8 +347,10 @@ def rules_for(part: Part) -> Rules:
     x, finder = part.shapes.made_up(part.silo, 2)[0], RuleFinder()
     params = {k: v.to(part.shapes.dtype) for k, v in part.block.initial(0).items()}
 
+    counts = torch.ones(len(x), dtype=torch.bool)
+
     def total(params: Params, x: Tensor) -> Tensor:
-        return part.block(params, x).sum()
+        return part.block.in_training(params, x, counts)[0].sum()
 
     with finder:
         total(params, x)

@@ -25,7 +25,7 @@ from .minibatch import ClientBatches, MinibatchRows, ScatteredRows
 
 def rows_of_mean(lazy: LazyValue) -> MinibatchRows | None:
     """The minibatch of clients' work, if its mean can be computed from a silo's rows at once."""
-    if not isinstance(lazy, LazyWork) or lazy.steps != 1:
+    if not isinstance(lazy, LazyWork) or lazy.steps != 1 or _mixes_rows(lazy):
         return None
     return _rows(lazy, _by_rows) if getattr(lazy.f, "in_shares", False) else None
 
@@ -42,7 +42,14 @@ def rows_given(lazy: LazyValue) -> MinibatchRows | None:
 
 
 def _by_rows(work: LazyWork) -> bool:
+    if getattr(work.f, "by_rows_unless_mixed", False):
+        return not _mixes_rows(work)
     return getattr(work.f, "by_rows", False)
+
+
+def _mixes_rows(work: LazyWork) -> bool:
+    """Whether a block among the arguments mixes a client's rows in training."""
+    return any(value.mixes_rows for value in work.values)
 
 
 def _rows(work: LazyWork, holds: Callable[[LazyWork], bool]) -> MinibatchRows | None:

@@ -180,5 +180,6 @@ def kept_bytes(part: Part) -> int:
         return a
 
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda a: a):
-        part.block({k: v.to(part.shapes.dtype) for k, v in params.items()}, x)
+        counts = torch.ones(len(x), dtype=torch.bool, device=x.device)
+        part.block.in_training({k: v.to(part.shapes.dtype) for k, v in params.items()}, x, counts)
     return sum(saved.values()) // 2 + tree.nbytes(x) // 2

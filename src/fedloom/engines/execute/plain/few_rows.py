@@ -32,7 +32,7 @@ class FewRows:
     def __call__(
         self,
         descend: Descend,
-        loss: Callable[..., Tensor],
+        loss: Callable[..., tuple[Tensor, Any]],
         part: Part,
         theta: Theta,
         given: Rows,
@@ -46,7 +46,7 @@ class FewRows:
 
     def _are_few(self, part: Part, theta: Theta, given: Rows, batch: Batch) -> bool:
         first, x = part.block.first, batch.x
-        if first is None or first.weights not in theta.block:
+        if first is None or first.weights not in theta.block or part.mixes_rows:
             return False
         # other rows in every step, or row weights
         if batch.mask.ndim > 1 or given.mask.is_floating_point():
@@ -77,7 +77,7 @@ class WeightsAsProduct:
 
 def steps(
     descend: Descend,
-    loss: Callable[..., Tensor],
+    loss: Callable[..., tuple[Tensor, Any]],
     part: Part,
     theta: Theta,
     given: Rows,
@@ -96,7 +96,7 @@ def steps(
 
     def loss_of(others: Theta, product: Tensor) -> Tensor:
         block: dict[str, Any] = {**others.block, name: WeightsAsProduct(product)}
-        return loss(others._replace(block=block), part, given, batch)
+        return loss(others._replace(block=block), part, given, batch)[0]
 
     for eta in lr:
         gradient, by_product = grad(loss_of, (0, 1))(others, first[0])
