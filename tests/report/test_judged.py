@@ -49,7 +49,7 @@ def keep(folder, part, goal, by_hub, labels, without=None, rows="rows"):
         last["by_silo"] = scored
     if part in ("ridge", "logistic", "boosting", "best-pooled"):
         last |= {"round": 0, "bytes": {}, "time": None, "notes": {"pooled": part}}
-        put(place, [last], bill=False)
+        put(place, [last], with_ledger=False)
     else:
         put(place, [record(0, 0.1) | {"metrics": dict.fromkeys(means, 0.1)}, last])
     found.save(place)

@@ -20,6 +20,7 @@ from fedloom.report.curves import close_up, curve, curves, drawn, panels
 from fedloom.report.folder import read_run
 from fedloom.report.holdings import OKABE_ITO, TEST, UNKNOWN, holdings
 from fedloom.report.page import write_report
+from fedloom.report.verdict import verdict
 
 SILOS = ("bank", "insurer")
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -180,13 +181,13 @@ def test_the_threshold_is_said(tmp_path, rule, how):
     records = [record(r, 0.5, metric="auroc") | {"threshold": 0.1 * r} for r in range(5)]
     config = {"evaluation": {"threshold": rule}, "engine": {"seed": 0}}
     make(tmp_path, parts={"tdcd": records}, goal="binary", config=config)
-    said = words.verdict(read_run(tmp_path))
+    said = verdict(read_run(tmp_path))
     assert re.search(f"second class above a probability of 0.400{how}$", said)
     records[-1]["best"] = 2
     make(tmp_path, parts={"tdcd": records}, goal="binary", config=config)
-    assert "a probability of 0.200" in words.verdict(read_run(tmp_path))
+    assert "a probability of 0.200" in verdict(read_run(tmp_path))
     make(tmp_path)
-    assert "probability" not in words.verdict(read_run(tmp_path))
+    assert "probability" not in verdict(read_run(tmp_path))
 
 
 def test_a_run_that_goes_on(tmp_path):
