@@ -199,7 +199,7 @@ def test_running_statistics_are_no_optimisers_business(engine):
     """Decay would shrink them, and momentum carry them on: they are those of plain SGD whose steps
     are too small to move weights."""
 
-    learn, rows = one_client()
+    _, rows = one_client()
     torch.manual_seed(0)
     normed = nn.Sequential(nn.Linear(COLUMNS, CLASSES), nn.BatchNorm1d(CLASSES))
 
