@@ -3,6 +3,7 @@
 import threading
 import time
 from collections import Counter
+from dataclasses import replace
 
 import grpc
 import pytest
@@ -15,7 +16,7 @@ from fedloom.deployment.keys.certificates import Authority
 from fedloom.engines.party.timeouts import Waits
 from fedloom.testing import placement, task
 from fedloom.transports.links.party import Timing
-from tests.helpers.federations import Keys, dialling, opened, run_connected
+from tests.helpers.federations import QUICK, Keys, dialling, opened, run_connected
 from tests.helpers.proxy import Proxy
 from tests.transports.test_grpc import assert_same
 
@@ -278,6 +279,38 @@ def test_an_abort_reaches_everyone_with_one_cause(keys):
     assert len(causes) == 1
     assert "client cedar/0: division by zero" in causes.pop()
     assert sum(isinstance(state, AbortedError) for _, state in ended.values()) == len(ended) - 1
+
+
+def test_an_abort_reaches_who_is_cut_off_at_that_moment(keys, notes):
+    """Who has ended waits for links that have just broken: nobody is left to wait by itself."""
+    proxies = []
+
+    class Through(Keys):
+        def address(self, party, port):
+            proxies.append(Proxy(port))
+            return super().address(party, proxies[-1].port)
+
+    keys.__class__ = Through
+    transports = opened(keys, replace(QUICK, linger=30.0), notes=notes)
+    joined(transports, notes)
+    for proxy in proxies:
+        proxy.swallowing = True
+    hub = transports["ash"]
+    until(lambda: not hub.health().present)
+    hub.abort("enough")
+    closing = threading.Thread(target=hub.close)
+    closing.start()
+    closing.join(QUICK.silence)
+    assert closing.is_alive()
+    for proxy in proxies:
+        proxy.swallowing = False
+        proxy.cut()
+    until(lambda: {transport.cause for transport in transports.values()} == {"enough"})
+    close_all(transports)
+    closing.join(20)
+    assert not closing.is_alive()  # everybody's goodbye has come
+    for proxy in proxies:
+        proxy.close()
 
 
 def test_a_silent_client_is_named(keys):

@@ -83,7 +83,7 @@ class CarriedTransport(LinkedTransport):
         self._threads: list[threading.Thread] = []
 
     def open(self) -> None:
-        self._opened = True
+        self._opened, self._state.opened = True, time.monotonic()
         self._carrier.open(self._answer)
         self._alone = dict.fromkeys(self.links, time.monotonic())
         for peer in self._dials:

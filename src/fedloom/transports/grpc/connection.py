@@ -16,6 +16,8 @@ from ..links.link import CHUNK, Link, Packet, pack, unpack
 from ..links.party_state import PartyState
 from ..links.session import Session
 
+GOODBYE = 1.0  # seconds for the peer to end the stream
+
 
 class GrpcStream(Protocol):
     """Either end of a gRPC stream."""
@@ -36,8 +38,8 @@ async def next_packet(stream: GrpcStream) -> Any:
 
 
 class StreamSession(Session):
-    """A session over a gRPC stream. `check`: raises when the peer is no longer on the
-    allow-list."""
+    """A session over a gRPC stream. `check`: raises when the peer is no longer on the allow-list.
+    `dials`: the peer ends the stream, when it has our Bye."""
 
     def __init__(
         self,
@@ -46,9 +48,10 @@ class StreamSession(Session):
         stream: GrpcStream,
         start: Key,
         check: Callable[[], object],
+        dials: bool = False,
     ):
         super().__init__(state, link, start)
-        self._stream, self._check = stream, check
+        self._stream, self._check, self._dials = stream, check, dials
         self._news = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -72,8 +75,12 @@ class StreamSession(Session):
         link.wake = lambda: _quietly(loop, self.wake)
         works = (self._write(), self._listen(), self._watch())
         self._tasks = [loop.create_task(work) for work in works]
+        write, listen, _ = self._tasks
         try:
             done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+            if self._dials and write in done and not write.cancelled() and not write.exception():
+                # a read that is cancelled cancels the call, and our Bye with it
+                await asyncio.wait([listen], timeout=GOODBYE)
         finally:
             self.hang_up()
             await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -198,7 +198,7 @@ class Peering:
         **where: str | None,
     ) -> None:
         state = self._state
-        session = StreamSession(state, link, stream, start, check)
+        session = StreamSession(state, link, stream, start, check, link.peer in self._dials)
         state.joined(session, **where)
         why = "ended here"
         try:

@@ -55,7 +55,7 @@ class GrpcTransport(LinkedTransport):
         self._in_loop(self._stop(cause, restore)).result(self._state.timing.linger)
 
     def open(self) -> None:
-        self._opened = True
+        self._opened, self._state.opened = True, time.monotonic()
         self._in_loop(self._open()).result(OPENING)
 
     def close(self) -> None:

@@ -86,13 +86,13 @@ class LinkedTransport(PartyTransport):
         return 0
 
     def _is_done(self, link: Link, waited: float) -> bool:
-        """Whether both sides have sent Bye, or there is no longer a point in waiting for the
-        peer."""
+        """Whether both sides have sent Bye, or there is no longer a point in waiting for the peer.
+        After a stop, a peer whose connection has just broken has `linger` to come back and hear the
+        cause; one that has been away for so long is not waited for."""
         state, connected = self._state, link.peer in self._state.sessions
-        patience = state.timing.linger
         if state.cause is not None and not connected:
-            patience = min(patience, state.timing.silence / 2)
-        return (link.bye and not connected) or waited > patience
+            waited = max(waited, state.away(link.peer))
+        return (link.bye and not connected) or waited > state.timing.linger
 
 
 def _nowhere(event: str, **facts: Any) -> None:

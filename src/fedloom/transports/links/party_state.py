@@ -3,6 +3,7 @@ stopped, who was refused."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -40,11 +41,13 @@ class PartyState:
     mailbox: Mailbox
     timing: Timing
     note: Note
+    opened: float = 0.0  # time since when peers can connect
     pulsed: float = 0.0  # time of the last move of this party
     closing: bool = False  # it has nothing more to send
     cause: str | None = None  # why the run was stopped
     restore: bool = False  # it can only continue after a backup is restored
     sessions: dict[Party, Connection] = field(default_factory=dict)
+    _ended: dict[Party, float] = field(default_factory=dict)  # times of last connections' ends
     _refusals: Counter[bytes] = field(default_factory=Counter)  # by a digest: words can be long
     _lock: Any = field(default_factory=RLock)
 
@@ -98,9 +101,14 @@ class PartyState:
             if self.sessions.get(link.peer) is not session:
                 return False
             del self.sessions[link.peer]
+            self._ended[link.peer] = time.monotonic()
             link.drop()
         self.note("left", peer=str(link.peer), meant=link.bye, why=why)
         return True
+
+    def away(self, peer: Party) -> float:
+        """For how many seconds this peer, which is not connected, could have been."""
+        return time.monotonic() - self._ended.get(peer, self.opened)
 
     def wake(self) -> None:
         for session in [*self.sessions.values()]:
