@@ -7,7 +7,7 @@ not a run, or is damaged, is refused.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -79,6 +79,13 @@ class RunFolder:
     def headline(self) -> str:
         """What the run is judged by: a test metric, or the training loss where there is none."""
         return next(iter(self.metrics), "train_loss")
+
+
+def judged(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The record that a part is judged by: the last or, with early stopping, that of the model
+    which was kept."""
+    kept = [record for record in records if record["round"] == records[-1].get("best")]
+    return (kept or list(records))[-1]
 
 
 def read_run(folder: Path) -> RunFolder:

@@ -12,7 +12,7 @@ from ..privacy.settings import ASSUMED
 from ..privacy.spending import in_words
 from . import bars, costs, style, words
 from .curves import Axis, banded, close_up, panels
-from .folder import RunFolder, read_run
+from .folder import RunFolder, judged, read_run
 from .style import Image
 
 if TYPE_CHECKING:
@@ -143,16 +143,17 @@ def finals(run: RunFolder) -> list[dict[str, str]]:
         if not records:
             continue
         last, top = records[-1], words.best(records, run.headline)
-        silos = words.silo_values(last, run.headline)
+        result = judged(records)
+        silos = words.silo_values(result, run.headline)
         rows.append(
             {
                 "part": words.part_name(run, part),
                 "rounds": f"{last['round']:,}",
-                "final": words.show(run.headline, words.value_of(last, run.headline)),
+                "final": words.show(run.headline, words.value_of(result, run.headline)),
                 "spread": words.spread(run.headline, silos) if len(silos) > 1 else "",
                 "best": words.show(run.headline, top[0]) if top else "undefined",
                 "best_round": f"{top[1]:,}" if top else "",
-                "loss": words.show("train_loss", words.value_of(last, "train_loss")),
+                "loss": words.show("train_loss", words.value_of(result, "train_loss")),
                 "bottom": words.size(last["bytes"].get("bottom", 0)),
                 "top": words.size(last["bytes"].get("top", 0)),
                 "time": _amount(last.get("time")),
@@ -168,12 +169,12 @@ def _amount(value: Any) -> str:
 
 
 def values(run: RunFolder) -> list[tuple[str, bool, list[str]]]:
-    """The last value of every metric: (part or silo, whether it is a silo, values)."""
+    """Every metric of the model that was kept: (part or silo, whether it is a silo, values)."""
     rows = []
     for part, records in run.records.items():
         if not records:
             continue
-        last = records[-1]
+        last = judged(records)
         shown = [words.show(metric, words.value_of(last, metric)) for metric in run.metrics]
         silos = last["by_silo"] if len(last["by_silo"]) > 1 else {}
         rows.append((words.part_name(run, part) + (" (mean)" if silos else ""), False, shown))

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ..records.metrics import smaller_is_better as smaller_is_better
-from .folder import RunFolder
+from .folder import RunFolder, judged
 
 Record = Mapping[str, Any]
 
@@ -173,13 +173,13 @@ def verdict(run: RunFolder) -> str:
     metric, records = run.headline, run.records.get(run.main) or []
     if not records:
         return "Nothing is recorded yet."
-    last = records[-1]
+    last = judged(records)
     subject = OTHERS.get(run.main) or part_name(run, run.main)
     start = f"After {rounds(last['round'])} {subject} {_reaches(metric, last)}"
     others = [
         _other(
             part_name(run, part) if run.lone and part in LONE else phrase,
-            run.records[part][-1],
+            judged(run.records[part]),
             metric,
             last["round"],
         )
@@ -216,7 +216,8 @@ def _worth(run: RunFolder) -> str:
     records = run.records.get("no-exchange") or (run.lone and run.records.get("alone"))
     if not records or run.main in PARTS or records[-1]["round"] != last["round"]:
         return ""
-    own, other = value_of(last, metric), value_of(records[-1], metric)
+    own = value_of(judged(run.records[run.main]), metric)
+    other = value_of(judged(records), metric)
     if own is None or other is None or smaller_is_better(metric):
         return ""
     more = sum(last["bytes"].values()) - sum(records[-1]["bytes"].values())
