@@ -10,6 +10,10 @@ import pytest
 from fedloom import load_model
 from fedloom.core.extras import lacking
 from fedloom.records.checkpoint import load_checkpoint
+from fedloom.report.folder import read_run
+from fedloom.report.tables import finals
+from fedloom.report.verdict import verdict
+from fedloom.report.words import show
 from tests.cli.conftest import process, records
 from tests.cli.test_stopping import lines, wait_until
 
@@ -237,3 +241,13 @@ class TestSearch:
         states = [trial.state.name for trial in again.trials]
         assert states[1:] == ["COMPLETE"] * 5 + ["PRUNED"]
         assert records(tmp_path / "s" / "lr=1e-09")[-1]["round"] < 200
+
+
+def test_the_report_is_about_the_model_that_was_kept(straight):
+    run = read_run(straight)
+    kept = {record["round"]: record for record in records(straight)}
+    best = kept[manifest(straight)["best"]["tdcd"]["round"]]
+    first = next(row for row in finals(run) if row["part"] == "TDCD")
+    assert first["rounds"] == str(records(straight)[-1]["round"])
+    assert first["final"] == show("accuracy", best["metrics"]["accuracy"])
+    assert f"After {best['round']} rounds" in verdict(run)
