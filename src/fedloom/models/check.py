@@ -38,9 +38,9 @@ def check_block(block: Block, x: Tensor, dtype: torch.dtype, where: str, mixes: 
     """Try a block on a few real rows. Returns the width of its output, or refuses the block.
     `mixes`: whether BatchNorm is allowed in it."""
     module = block.module
-    for layer in () if mixes else batch_norms(module).values():
+    for norm in () if mixes else batch_norms(module).values():
         raise ModelError(
-            f"{where}: {layer.name} is in train mode, and every silo has other rows there: put it "
+            f"{where}: {norm.name} is in train mode, and every silo has other rows there: put it "
             f"into the blocks, use nn.LayerNorm, or freeze it: {_EVAL}"
         )
     for name, parameter in module.named_parameters():

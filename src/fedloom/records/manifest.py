@@ -93,7 +93,7 @@ class Manifest:
     ) -> Manifest:
         """It was finished, and goes on; `reached`: the rounds of its parts."""
         more = {"created": _now(), "from": dict(reached), "rounds": rounds}
-        again = {"finished": None, "halted": {}, "best": {}, "epochs": epochs}
+        again: dict[str, Any] = {"finished": None, "halted": {}, "best": {}, "epochs": epochs}
         before = self.values.get("more", [])
         return self._with(folder, **again, config=file.to_dict(), more=[*before, more])
 
