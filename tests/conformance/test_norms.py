@@ -1,6 +1,6 @@
 """The battery once more, on blocks with BatchNorm.
 
-Not `absent_rows`: a row that another silo's absent client has counts in a client's statistics of the
+Not `absent_rows`: a row that an absent client has in another silo counts in the statistics of the
 exchange, where nobody knows of the absence yet. tests/models/test_batch_norm.py has what holds.
 """
 

@@ -100,8 +100,9 @@ def _batch_norm(
 ) -> list[Tensor]:
     if _suits_torch(x, counts):
         count = x.shape[1] * x.shape[3]
-        rows, unused, var = _as_images(x), x.new_zeros(weight.numel()), x.new_zeros(weight.numel())
-        given = weight.reshape(-1), bias.reshape(-1), unused, var
+        (rows,) = _as_images(x)
+        again, var = weight.new_zeros(2, weight.numel()).unbind()  # it moves these to the batch's
+        given = weight.reshape(-1), bias.reshape(-1), again, var
         y, mean, scale = aten.native_batch_norm(rows, *given, True, 1.0, eps)
         mean, var, scale = (a.view(weight.shape) for a in (mean, var, scale))
         return [_as_clients(y, x), mean, var, weight.new_full((len(weight),), count), scale]
@@ -130,10 +131,10 @@ def _batch_norm_derivative(
     weight: Tensor,
 ) -> list[Tensor]:
     if _suits_torch(x, counts):
-        rows, as_one = (_as_images(a) for a in (gradient, x)), (weight, mean, scale)
-        weights, *others = (a.reshape(-1) for a in as_one)
+        rows, by_result = _as_images(x, gradient)
+        weights, *others = (a.reshape(-1) for a in (weight, mean, scale))
         by_x, by_weight, by_bias = aten.native_batch_norm_backward(
-            *rows, weights, None, None, *others, True, 0.0, [True] * 3
+            by_result, rows, weights, None, None, *others, True, 0.0, [True] * 3
         )
         return [_as_clients(by_x, x), by_weight.view(weight.shape), by_bias.view(weight.shape)]
     enough, result = count[:, None] > 1, torch.empty_like(x)
@@ -157,17 +158,21 @@ def _suits_torch(x: Tensor, counts: Tensor) -> bool:
     return x.shape[3] > 1 and bool(counts.all())
 
 
-def _as_images(x: Tensor) -> Tensor:
-    """[rows, clients x channels, positions, 1], with channels last in memory."""
-    images = x.movedim(0, 1).flatten(1, 2).unsqueeze(-1)
-    return images.contiguous(memory_format=torch.channels_last)
+def _as_images(*tensors: Tensor) -> list[Tensor]:
+    """[rows, clients x channels, positions, 1], all contiguous or all with channels last in memory,
+    as the first. (torch's kernel was seen to be wrong for a mixture.)"""
+    images = [a.movedim(0, 1).flatten(1, 2).unsqueeze(-1) for a in tensors]
+    form = torch.contiguous_format if images[0].is_contiguous() else torch.channels_last
+    return [a.contiguous(memory_format=form) for a in images]
 
 
 def _as_clients(images: Tensor, x: Tensor) -> Tensor:
     """The inverse of `_as_images`, in the memory order of x."""
     clients = images.squeeze(-1).unflatten(1, (x.shape[0], x.shape[2])).movedim(1, 0)
-    result = torch.empty_like(x)
-    return clients if clients.stride() == result.stride() else result.copy_(clients)
+    strides = zip(clients.stride(), x.stride(), x.shape, strict=True)
+    if all(a == b for a, b, size in strides if size > 1):
+        return clients.as_strided(x.shape, x.stride())
+    return torch.empty_like(x).copy_(clients)
 
 
 def _fake_batch_norm(
