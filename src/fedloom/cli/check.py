@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from ..algorithms.verification.costs import cost
 from ..config.runfile import RunFile
@@ -48,7 +49,7 @@ def act(chosen: argparse.Namespace) -> None:
     total = cost(run.algorithm, run.facts())
     sent = {tier: sum(b for line, (_, b) in total.items() if line.tier == tier) for tier in TIERS}
     if chosen.json:
-        facts = {"data": summary, "notes": list(data.notes), "parts": list(parts)}
+        facts: dict[str, Any] = {"data": summary, "notes": list(data.notes), "parts": list(parts)}
         facts["without_rows"] = [str(client) for client in data.idle]
         facts["privacy"] = run.algorithm.promises()
         facts["rounds"], facts["epochs"] = length_of(file, data)

@@ -237,7 +237,7 @@ def _complete(raw: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         raise BadKey((), "the section [data] is missing")
     if "silos" in raw["data"] and raw.get("partition"):
         raise BadKey(("partition",), "your own tables are cut already: leave this section out")
-    complete = {}
+    complete: dict[str, dict[str, Any]] = {}
     for name in SECTIONS:
         values, path = raw.get(name, {}), (name,)
         if name == "stopping" and name not in raw:

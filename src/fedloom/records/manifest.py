@@ -67,12 +67,15 @@ class Manifest:
         return Manifest(values)._written(folder)
 
     def finished(
-        self, folder: Path, halted: Mapping[str, str], best: Mapping[str, Mapping[str, Any]]
+        self,
+        folder: Path,
+        halted: Mapping[str, str],
+        best: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> Manifest:
         """All parts are at their end; `halted`: why some ended early; `best`: of parts with early
         stopping, the evaluation that their model is of."""
         ended = {"finished": _now(), "interrupted": False, "failed": None}
-        return self._with(folder, **ended, halted=dict(halted), best=dict(best))
+        return self._with(folder, **ended, halted=dict(halted), best=dict(best or {}))
 
     @property
     def parts(self) -> list[str]:
@@ -83,7 +86,7 @@ class Manifest:
     ) -> Manifest:
         """It was finished, and goes on; `reached`: the rounds of its parts."""
         more = {"created": _now(), "from": dict(reached), "rounds": rounds}
-        again = {"finished": None, "halted": {}, "best": {}, "epochs": epochs}
+        again: dict[str, Any] = {"finished": None, "halted": {}, "best": {}, "epochs": epochs}
         before = self.values.get("more", [])
         return self._with(folder, **again, config=file.to_dict(), more=[*before, more])
 

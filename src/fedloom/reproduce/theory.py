@@ -116,7 +116,8 @@ def measure(file: RunFile, folder: Path, tell: Callable[[int, int], None]) -> No
     eta = share * most
     run.algorithm = replace(algorithm, lr=eta)
     folder.mkdir(parents=True, exist_ok=True)
-    manifest = Manifest.begun(file, data, ["tdcd"], folder)
+    epochs = file.epochs_of(data.train.size)
+    manifest = Manifest.begun(file, data, ["tdcd"], folder, epochs)
     first, total, sigma2 = problem.loss(problem.theta()), 0.0, np.zeros(len(problem.silos))
     noise = 4 * (
         eta * smooth * steps

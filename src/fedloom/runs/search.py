@@ -97,7 +97,7 @@ class Search:
 
     def go(self, jobs: int, tell: Callable[[str, int], None]) -> None:
         """Until so many trials have ended, `jobs` at a time."""
-        wanted = {"file": self.file.read_text(), "set": list(self.overrides)}
+        wanted: dict[str, Any] = {"file": self.file.read_text(), "set": list(self.overrides)}
         wanted |= {"space": dict(self.space), "search": self.sampler, "metric": self.metric}
         claim(self.folder, wanted)
         make_folder(self.folder / "files")

@@ -101,8 +101,8 @@ class SharedFacts:
             data.train.owner[client.silo][rows] = place
             if client in view.x:
                 data.train.x[client.silo][rows] = view.x[client]
-        rows = replace(data.train, validation=self.validation)
-        build_algorithm(file).check(self.task(file), rows)
+        whole = replace(data.train, validation=self.validation)
+        build_algorithm(file).check(self.task(file), whole)
 
     def outline(self, size: int, blank: bool = False) -> Federated:
         """Made-up rows, client by client in turn; `blank`: all zeros."""
