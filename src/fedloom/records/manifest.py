@@ -77,12 +77,15 @@ class Manifest:
         return Manifest(values)._written(folder)
 
     def finished(
-        self, folder: Path, halted: Mapping[str, str], best: Mapping[str, Mapping[str, Any]]
+        self,
+        folder: Path,
+        halted: Mapping[str, str],
+        best: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> Manifest:
         """All parts are at their end; `halted`: why some ended early; `best`: of parts with early
         stopping, the evaluation that their model is of."""
         ended = {"finished": _now(), "interrupted": False, "failed": None}
-        return self._with(folder, **ended, halted=dict(halted), best=dict(best))
+        return self._with(folder, **ended, halted=dict(halted), best=dict(best or {}))
 
     @property
     def parts(self) -> list[str]:
