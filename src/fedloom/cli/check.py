@@ -53,12 +53,8 @@ def act(chosen: argparse.Namespace) -> None:
     total = cost(run.algorithm, run.facts())
     sent = {tier: sum(b for line, (_, b) in total.items() if line.tier == tier) for tier in TIERS}
     if chosen.json:
-<<<<<<< HEAD
         facts: dict[str, Any] = {"data": summary, "notes": list(data.notes)}
         facts["parts"] = parts.names
-=======
-        facts: dict[str, Any] = {"data": summary, "notes": list(data.notes), "parts": list(parts)}
->>>>>>> h/stopping
         facts["without_rows"] = [str(client) for client in data.idle]
         facts["loss"] = described(run.task.loss)
         facts["privacy"] = promises

@@ -238,11 +238,7 @@ def _complete(raw: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         raise BadKey((), "the section [data] is missing")
     if "silos" in raw["data"] and raw.get("partition"):
         raise BadKey(("partition",), "your own tables are cut already: leave this section out")
-<<<<<<< HEAD
-    complete: dict[str, Any] = {}
-=======
     complete: dict[str, dict[str, Any]] = {}
->>>>>>> h/stopping
     for name in SECTIONS:
         values, path = raw.get(name, {}), (name,)
         if name == "stopping" and name not in raw:

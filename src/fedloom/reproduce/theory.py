@@ -117,11 +117,7 @@ def measure(file: RunFile, folder: Path, tell: Callable[[int, int], None]) -> No
     problem.run = run = build_run(file, data, algorithm=replace(algorithm, lr=eta))
     folder.mkdir(parents=True, exist_ok=True)
     epochs = file.epochs_of(data.train.size)
-<<<<<<< HEAD
     manifest = Manifest.begun(file, data, ["tdcd"], folder, epochs, run.task.loss)
-=======
-    manifest = Manifest.begun(file, data, ["tdcd"], folder, epochs)
->>>>>>> h/stopping
     first, total, sigma2 = problem.loss(problem.theta()), 0.0, np.zeros(len(problem.silos))
     noise = 4 * (
         eta * smooth * steps

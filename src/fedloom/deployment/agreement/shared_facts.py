@@ -116,13 +116,8 @@ class SharedFacts:
             data.train.owner[client.silo][rows] = place
             if client in view.x:
                 data.train.x[client.silo][rows] = view.x[client]
-<<<<<<< HEAD
         placement = replace(data.train, validation=self.validation)
         build_algorithm(file).admit(self.task(file), placement)
-=======
-        whole = replace(data.train, validation=self.validation)
-        build_algorithm(file).check(self.task(file), whole)
->>>>>>> h/stopping
 
     def outline(self, size: int, blank: bool = False) -> Federated:
         """Made-up rows, client by client in turn; `blank`: all zeros."""
