@@ -1,6 +1,7 @@
 """Run files: valid and invalid ones, overrides, and that a written file reads the same."""
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,11 +39,29 @@ LOSS, EVALUATION = "hidden = [8]\nloss = ", "[evaluation]\nthreshold = "
 
 
 def test_defaults_are_filled_in():
-    file = RunFile.parse('[data]\nname = "iris"\n')
+    file = RunFile.parse('[data]\nname = "iris"\n[algorithm]\n[model]\n')
     assert set(file.values) == set(SECTIONS)
     assert file.algorithm == TDCD()
+    assert file.values["model"]["name"] == "linear"
     assert file.rounds == 100
     assert file.every == 5
+
+
+def test_a_file_without_model_and_algorithm_suits_tables():
+    text = '[data]\nname = "iris"\n'
+    first = TDCD(local_steps=5, lr=0.05, minibatch="fresh", hub="adam")
+    file = RunFile.parse(text)
+    assert (file.algorithm, file.rounds) == (first, 200)
+    assert (file.values["model"]["name"], file.values["model"]["hidden"]) == ("mlp", (32,))
+    assert RunFile.parse(file.to_toml()).values == file.values
+    changed = RunFile.parse(text, ["algorithm.lr=0.1", "model.hidden=[8]"])
+    assert changed.algorithm == replace(first, lr=0.1)
+    assert changed.values["model"]["hidden"] == (8,)
+    assert RunFile.parse(text, ["algorithm.epochs=3"]).epochs == 3
+    other = RunFile.parse(text, ["algorithm.name=tdcd", "algorithm.lr=0.2", "model.name=linear"])
+    assert (other.algorithm, other.rounds) == (TDCD(lr=0.2), 100)
+    with pytest.raises(SettingError, match="--set algorithm: a section"):
+        RunFile.parse(text, ["algorithm=3"])
 
 
 def test_the_resolved_file_is_a_run_file():

@@ -46,7 +46,15 @@ labels. `[model.silos.bank]` gives one silo another model or other settings. Wit
 `[model.head]`, silos give embeddings of that width, and the head turns the joint one into scores.
 `[model.middle]` goes before the head: the server's part in `splitnn-u`.
 
-The settings of the named model are keys of the section, too; they follow this table."""
+The settings of the named model are keys of the section, too; they follow this table. A file without
+this section gets a model that suits tables: `name = "mlp"`, `hidden = [32]`."""
+
+ALGORITHM = """\
+The algorithm, and for how long. Its own settings are keys of the section, too. A file without this
+section gets settings that suit tables, and `--set` changes single ones of them:
+`name = "tdcd"`, `local_steps = 5`, `lr = 0.05`, `minibatch = "fresh"`, `hub = "adam"`,
+`rounds = 200`. A file with the section has the defaults below, which are the papers'.
+See [Sensible defaults](defaults.md#a-first-run-on-tables)."""
 
 
 OPTIMIZER = """\
@@ -101,8 +109,7 @@ def _parts() -> Iterator[str]:
     yield from _entries("models")
     yield LOSSES + "\n"
     yield from _entries("losses")
-    algorithm = "The algorithm, and for how long. Its own settings are keys of the section, too."
-    yield from _section("algorithm", algorithm, sections.RUN)
+    yield from _section("algorithm", ALGORITHM, sections.RUN)
     yield from _entries("algorithms")
     yield "## Step sizes\n"
     yield 'A step size is a number or a rule: `lr = {rule = "cosine", lr = 0.1, steps = 1000}`.\n'

@@ -70,8 +70,11 @@ class RunFile:
             raw = tomllib.loads(text)
         except tomllib.TOMLDecodeError as problem:
             raise SettingError(f"{where}: not valid TOML: {problem}") from None
+        left_out = [name for name in sections.FIRST_RUN if name not in raw]
         given = {override_key(raw, override) for override in overrides}
         try:
+            for name in left_out:
+                raw[name] = sections.first_run(name, raw.get(name, {}))
             return RunFile(_absolute(_complete(raw), source, given), source)
         except BadKey as problem:
             name = ".".join(problem.path)

@@ -242,7 +242,29 @@ RUN = {
     ),
 }
 ROUNDS = ("rounds", "epochs")
+FIRST_RUN: dict[str, dict[str, Any]] = {  # see docs/defaults.md, and benchmarks/defaults.py
+    "model": {"name": "mlp", "hidden": [32]},
+    "algorithm": {
+        "name": "tdcd",
+        "local_steps": 5,
+        "lr": 0.05,
+        "minibatch": "fresh",
+        "hub": "adam",
+        "rounds": 200,
+    },
+}
 CUT_FILE = Field("file", str | None, None, "take the cut from this file, written by another run")
+
+
+def first_run(section: str, overrides: Any) -> Any:
+    """What a file that leaves out a section gets: settings that suit tables, unless an override
+    names something else."""
+    if not isinstance(overrides, Mapping) or "name" in overrides:
+        return overrides
+    known = FIRST_RUN[section]
+    if "epochs" in overrides:
+        known = {key: value for key, value in known.items() if key != "rounds"}
+    return {**known, **overrides}
 
 
 def data_fields(values: Mapping[str, Any], path: KeyPath) -> dict[str, Field]:
