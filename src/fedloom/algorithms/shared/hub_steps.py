@@ -90,7 +90,7 @@ class Relaxed(HubStep):
 class HubAdam(HubStep):
     """Adam along theta - mean."""
 
-    lr: Annotated[Positive, "the hubs' step size; the clients' lr stays theirs"] = 0.01
+    lr: Annotated[Positive, "the hubs' step size; the clients' lr stays theirs"] = 0.03
     betas: Annotated[tuple[Beta, Beta], "how much of the two moments stays in every round"] = (
         0.9,
         0.99,
