@@ -1,11 +1,11 @@
-"""The first run on tables, as a file without [model] and [algorithm] gets it, beside what can be had
-from the pooled rows: python -m benchmarks.defaults [--sets adult,ames] [--seeds 5] [--out out.json]
+"""The first run on tables, as a file without [model] and [algorithm] gets it, beside what can be
+had from the pooled rows: python -m benchmarks.defaults [--sets adult,ames] [--seeds 5]
 
-Three silos of four clients each hold the columns in their order. A seed draws who holds which rows,
-the initial weights and the minibatches; the test rows are always the same. Figures are means over
-seeds. `to linear`: how much better the run is than logistic or ridge regression on pooled rows, with
-the widest of the seeds' 95 % bootstrap intervals (paired, over test rows); `to network`: than the
-same network trained on pooled rows to convergence.
+Three silos of four clients each hold the columns in their order. A seed draws who holds which
+rows, the initial weights and the minibatches; the test rows are always the same. Figures are means
+over seeds. `to linear`: how much better the run is than logistic or ridge regression on pooled
+rows, with the widest of the seeds' 95 % bootstrap intervals (paired, over test rows); `to network`:
+than the same network trained on pooled rows to convergence.
 """
 
 from __future__ import annotations

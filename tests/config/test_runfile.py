@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedloom import TDCD, Cosine
+from fedloom import TDCD, Cosine, HubAdam
 from fedloom.config.lines import key_lines
 from fedloom.config.reference import page
 from fedloom.config.runfile import SECTIONS, RunFile
@@ -49,18 +49,18 @@ def test_defaults_are_filled_in():
 
 def test_a_file_without_model_and_algorithm_suits_tables():
     text = '[data]\nname = "iris"\n'
-    first = TDCD(local_steps=5, lr=0.05, minibatch="fresh", hub="adam")
+    first = TDCD(local_steps=5, lr=0.05, minibatch="fresh", hub=HubAdam(lr=0.01))
     file = RunFile.parse(text)
     assert (file.algorithm, file.rounds) == (first, 200)
-    assert (file.values["model"]["name"], file.values["model"]["hidden"]) == ("mlp", (32,))
+    assert (file.values["model"]["name"], file.values["model"]["hidden"]) == ("mlp", [32])
     assert RunFile.parse(file.to_toml()).values == file.values
     changed = RunFile.parse(text, ["algorithm.lr=0.1", "model.hidden=[8]"])
     assert changed.algorithm == replace(first, lr=0.1)
-    assert changed.values["model"]["hidden"] == (8,)
+    assert changed.values["model"]["hidden"] == [8]
     assert RunFile.parse(text, ["algorithm.epochs=3"]).epochs == 3
     other = RunFile.parse(text, ["algorithm.name=tdcd", "algorithm.lr=0.2", "model.name=linear"])
     assert (other.algorithm, other.rounds) == (TDCD(lr=0.2), 100)
-    with pytest.raises(SettingError, match="--set algorithm: a section"):
+    with pytest.raises(SettingError, match="section.key=value is expected"):
         RunFile.parse(text, ["algorithm=3"])
 
 
@@ -160,10 +160,14 @@ def test_wrong_overrides(override, message):
 def test_models_by_silo_and_heads():
     more = '[model.silos.east]\nhidden = [5]\n[model.head]\nname = "mlp"\nhidden = [3]\n'
     model = RunFile.parse(TEXT + more).values["model"]
-    assert model["silos"] == {"east": {"name": "mlp", "hidden": [5]}}
-    assert model["head"] == {"name": "mlp", "hidden": [3]}
+    assert model["silos"] == {"east": {"name": "mlp", "hidden": [5], "norm": "none"}}
+    assert model["head"] == {"name": "mlp", "hidden": [3], "norm": "none"}
     more = '[model.middle]\nname = "mlp"\nhidden = [2]\n'
-    assert RunFile.parse(TEXT + more).values["model"]["middle"] == {"name": "mlp", "hidden": [2]}
+    assert RunFile.parse(TEXT + more).values["model"]["middle"] == {
+        "name": "mlp",
+        "hidden": [2],
+        "norm": "none",
+    }
     with pytest.raises(SettingError, match=r"17: model\.silos.east\.width: unknown key"):
         RunFile.parse(TEXT + "[model.silos.east]\nwidth = 5\n")
 

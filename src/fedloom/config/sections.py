@@ -249,7 +249,7 @@ FIRST_RUN: dict[str, dict[str, Any]] = {  # see docs/defaults.md, and benchmarks
         "local_steps": 5,
         "lr": 0.05,
         "minibatch": "fresh",
-        "hub": "adam",
+        "hub": {"name": "adam", "lr": 0.01},
         "rounds": 200,
     },
 }
