@@ -86,10 +86,10 @@ def run_text(folder, paths, **more):
 
 
 @pytest.fixture
-def prepared(tmp_path):
+def prepared(tmp_path, request):
     """The files of a rehearsal, and what each party needs to align by itself."""
     paths = tables(tmp_path)
-    file = RunFile.parse(run_text(tmp_path, paths))
+    file = RunFile.parse(run_text(tmp_path, paths, **getattr(request, "param", {})))
     made = Rehearsal(file, tmp_path / "r", QUICK)
     run = made.prepare()
     for party in run.placement.topology.parties:
@@ -126,6 +126,7 @@ def aligned(made, file, parties, say=lambda party, line: None):
         return dict(zip(parties, pool.map(go, parties, timeout=120), strict=True))
 
 
+@pytest.mark.parametrize("prepared", [{}, {"validation": 0.2}], indirect=True)
 def test_aligned_apart_is_aligned_together(prepared):
     made, file, run = prepared
     parties = run.placement.topology.parties
