@@ -247,7 +247,7 @@ def test_resume_needs_a_run_and_nothing_else(run_file, tmp_path, fedloom):
     assert "holds no run to resume" in err
     code, _, err = fedloom("run", run_file, "--resume", tmp_path)
     assert code == 2
-    assert "no run file, --set or --out" in err
+    assert "no run file, --set, --out or --more" in err
     assert fedloom("run")[0] == 2
 
 

@@ -86,8 +86,8 @@ def run_text(folder, paths, **more):
 
 
 @pytest.fixture
-def prepared(tmp_path):
-    return prepare(tmp_path)
+def prepared(tmp_path, request):
+    return prepare(tmp_path, **getattr(request, "param", {}))
 
 
 def prepare(folder, more="", **data):
@@ -130,6 +130,7 @@ def aligned(made, file, parties, say=lambda party, line: None):
         return dict(zip(parties, pool.map(go, parties, timeout=120), strict=True))
 
 
+@pytest.mark.parametrize("prepared", [{}, {"validation": 0.2}], indirect=True)
 def test_aligned_apart_is_aligned_together(prepared):
     made, file, run = prepared
     parties = run.placement.topology.parties

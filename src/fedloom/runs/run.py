@@ -126,7 +126,7 @@ class Run:
         self.schedule.check(placement.topology.clients)
         self.network = network
         self.rows = placement.followed_by(self.validation)
-        self.played: Algorithm = algorithm  # what is played: with `stop`, more than that
+        self._validated: Validated | None = None  # early stopping around the algorithm
         self._fitting = False
         self.fed = self.engine(self.rows, self.schedule, self._fresh_books())
         self.round = 0
@@ -191,7 +191,7 @@ class Run:
         if stop is not None:
             self.stop_early(stop, every or 1, rounds)
         elif isinstance(self.played, Validated):
-            self.played = self.played.until(rounds)
+            self._validated = self.played.until(rounds)
         self.halted = None
         if self._broken:
             self.fed = self.engine(self.rows, self.schedule, self.fed.books)
@@ -217,8 +217,13 @@ class Run:
         played = Validated(self.algorithm, stop, every, rounds, goal, *holding)
         if self.state is not None and not isinstance(self.played, Validated):
             self.state = played.around(self.fed, self.state)
-        self.played = played
+        self._validated = played
         return self
+
+    @property
+    def played(self) -> Algorithm:
+        """What its rounds are: the algorithm, perhaps with early stopping around it."""
+        return self._validated or self.algorithm
 
     def renew_patience(self) -> None:
         """With early stopping, count evaluations anew; the best of them stays."""
