@@ -24,6 +24,7 @@ from ..data.placement import Placement
 from ..fabric.kinds import Kind
 from ..fabric.verbs import Fabric
 from ..models.block import Params
+from ..models.dropout import number_of, of_step, row_keys
 from ..models.task import Part, Task, Theta
 from .contract import State, Step
 from .shared import local
@@ -49,7 +50,7 @@ class Central(MinibatchSGD):
         str | None, "the silo that holds the labels, where rows meet; none: the first"
     ] = None
 
-    trains_norms: ClassVar[bool] = True
+    training_layers: ClassVar[bool] = True
 
     def check(self, task: Task, placement: Placement) -> None:
         super().check(task, placement)
@@ -66,22 +67,37 @@ class Central(MinibatchSGD):
         x = pooled(fed, draw.batch_k, draw, pool)
         label = fed.within(pool)
         y = label.gather(LABELS, label.at_clients(labels_of, draw.batch_k), draw.rows)
-        count, q = fed.known(len(draw.ids)), self.local_steps
-        theta = fed.at(pool, self.sgd, fed.parts, state.theta, x, y, count, draw.lr, steps=q)
-        return State(theta)
+        numbers = {
+            j: number_of(fed.streams, j, fed.round)
+            for j, part in fed.parts.value.items()
+            if part.block.drops
+        }
+        given = fed.known(numbers), fed.known(draw.ids), draw.lr
+        steps = self.local_steps
+        return State(fed.at(pool, self.sgd, fed.parts, state.theta, x, y, *given, steps=steps))
 
     def sgd(
-        self, parts: Parts, thetas: Thetas, x: dict[str, Rows], y: Rows, steps: int, lr: Tensor
+        self,
+        parts: Parts,
+        thetas: Thetas,
+        x: dict[str, Rows],
+        y: Rows,
+        numbers: dict[str, int],
+        ids: Tensor,
+        lr: Tensor,
     ) -> Thetas:
-        """A step for each entry of lr, on all rows or on those of that step."""
+        """A step for each entry of lr, on all rows or on those of that step. `numbers`: of silos
+        with dropout, what their masks are named by."""
+        steps = len(ids)
         mask = torch.stack([y.mask, *(rows.mask for rows in x.values())]).all(0)
         whole = ({silo: rows.value for silo, rows in x.items()}, y.value, mask)
         for q, eta in enumerate(lr):
             features, labels, counts = tree.map_tensors(
                 lambda a, q=q: a.unflatten(0, (steps, -1))[q % steps], whole
             )
+            keys = {j: of_step(row_keys(n, ids[q % steps]), q) for j, n in numbers.items()}
             gradients, statistics = grad(pooled_loss, has_aux=True)(
-                thetas, parts, features, labels, counts
+                thetas, parts, features, labels, counts, keys
             )
             moved = {}
             for silo, part in parts.items():
@@ -131,10 +147,18 @@ def pooled_scores(thetas: Thetas, parts: Parts, phis: Mapping[str, Tensor]) -> T
 
 
 def pooled_loss(
-    thetas: Thetas, parts: Parts, x: dict[str, Tensor], y: Tensor, mask: Tensor
+    thetas: Thetas,
+    parts: Parts,
+    x: dict[str, Tensor],
+    y: Tensor,
+    mask: Tensor,
+    keys: Mapping[str, Tensor],
 ) -> tuple[Tensor, dict[str, Params]]:
     """And the running statistics of every block after it."""
-    embedded = {j: parts[j].embed_in_training(thetas[j], x[j], mask) for j in parts}
+    embedded = {
+        j: part.embed_in_training(thetas[j], x[j], mask, keys=keys.get(j))
+        for j, part in parts.items()
+    }
     phis, loss = {j: phi for j, (phi, _) in embedded.items()}, next(iter(parts.values())).loss
     value = local.mean_over(mask, loss.rows(pooled_scores(thetas, parts, phis), y))
     return value, {j: statistics for j, (_, statistics) in embedded.items()}
