@@ -60,7 +60,7 @@ def test_a_file_without_model_and_algorithm_suits_tables():
     assert RunFile.parse(text, ["algorithm.epochs=3"]).epochs == 3
     other = RunFile.parse(text, ["algorithm.name=tdcd", "algorithm.lr=0.2", "model.name=linear"])
     assert (other.algorithm, other.rounds) == (TDCD(lr=0.2), 100)
-    with pytest.raises(SettingError, match="section.key=value is expected"):
+    with pytest.raises(SettingError, match=r"section\.key=value is expected"):
         RunFile.parse(text, ["algorithm=3"])
 
 

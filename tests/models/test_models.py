@@ -90,8 +90,8 @@ class TimeFirst(nn.Module):
     ("module", "message"),
     [
         (
-            nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.2)),
-            r"layer 1 is Dropout with dropout 0.2 in train mode.*eval mode",
+            nn.Sequential(nn.Linear(4, 3), nn.AlphaDropout(0.2)),
+            r"layer 1 is AlphaDropout with dropout 0.2 in train mode.*nn.Dropout.*eval mode",
         ),
         (nn.Sequential(nn.Linear(4, 3), Centre()), r"layer 1 \(Centre\) mixes rows"),
         (Mixes(), r"layer centre \(Centre\) mixes rows"),

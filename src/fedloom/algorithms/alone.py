@@ -38,7 +38,7 @@ class Alone(TieredSGD):
     combined: Annotated[bool, "predict by all lone silos together, not each by itself"] = False
 
     joint: ClassVar[bool] = False
-    trains_norms: ClassVar[bool] = True
+    training_layers: ClassVar[bool] = True
 
     @property
     def predicts_alone(self) -> bool:

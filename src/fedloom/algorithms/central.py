@@ -24,6 +24,7 @@ from ..data.placement import Placement
 from ..fabric.kinds import Kind
 from ..fabric.verbs import Fabric
 from ..models.block import Params
+from ..models.dropout import number_of, of_step, row_keys
 from ..models.task import Part, Task, Theta
 from .contract import NOWHERE, State, Step
 from .shared import local
@@ -56,7 +57,7 @@ class Central(MinibatchSGD):
         str | None, "the silo that holds the labels, where rows meet; none: the first"
     ] = None
 
-    trains_norms: ClassVar[bool] = True
+    training_layers: ClassVar[bool] = True
 
     def check(self, task: Task, placement: Placement) -> None:
         super().check(task, placement)
@@ -75,9 +76,15 @@ class Central(MinibatchSGD):
         x = pooled(fed, draw.batch_k, draw, pool)
         label = fed.within(pool)
         y = label.gather(LABELS, label.at_clients(labels_of, draw.batch_k), draw.rows)
-        count, memory = fed.known(len(draw.ids)), state.kept if self.keeps else fed.known(None)
-        given = (fed.parts, state.theta, x, y, count, draw.lr, memory)
-        trained = fed.at(pool, self.sgd, *given, steps=self.local_steps)
+        numbers = {
+            j: number_of(fed.streams, j, fed.round)
+            for j, part in fed.parts.value.items()
+            if part.block.drops
+        }
+        memory = state.kept if self.keeps else fed.known(None)
+        given = (x, y, fed.known(numbers), fed.known(draw.ids), draw.lr, memory)
+        steps = self.local_steps
+        trained = fed.at(pool, self.sgd, fed.parts, state.theta, *given, steps=steps)
         kept = fed.at(pool, memory_of, trained) if self.keeps else NOWHERE
         return State(fed.at(pool, theta_of, trained), kept=kept)
 
@@ -87,21 +94,25 @@ class Central(MinibatchSGD):
         thetas: Thetas,
         x: dict[str, Rows],
         y: Rows,
-        steps: int,
+        numbers: dict[str, int],
+        ids: Tensor,
         lr: Tensor,
         memory: Memory | None,
     ) -> Trained:
-        """A step for each entry of lr, on all rows or on those of that step."""
+        """A step for each entry of lr, on all rows or on those of that step. `numbers`: of silos
+        with dropout, what their masks are named by."""
         if memory is None and self.steps_by is not None:
             memory = self.remembers(thetas)
+        steps = len(ids)
         mask = torch.stack([y.mask, *(rows.mask for rows in x.values())]).all(0)
         whole = ({silo: rows.value for silo, rows in x.items()}, y.value, mask)
         for q, eta in enumerate(lr):
             features, labels, counts = tree.map_tensors(
                 lambda a, q=q: a.unflatten(0, (steps, -1))[q % steps], whole
             )
+            keys = {j: of_step(row_keys(n, ids[q % steps]), q) for j, n in numbers.items()}
             gradients, statistics = grad(pooled_loss, has_aux=True)(
-                thetas, parts, features, labels, counts
+                thetas, parts, features, labels, counts, keys
             )
             moved, memory = self.moved(parts, thetas, gradients, memory, counts, eta)
             moved = {j: parts[j].joined(theta, statistics[j]) for j, theta in moved.items()}
@@ -177,10 +188,18 @@ def pooled_scores(thetas: Thetas, parts: Parts, phis: Mapping[str, Tensor]) -> T
 
 
 def pooled_loss(
-    thetas: Thetas, parts: Parts, x: dict[str, Tensor], y: Tensor, mask: Tensor
+    thetas: Thetas,
+    parts: Parts,
+    x: dict[str, Tensor],
+    y: Tensor,
+    mask: Tensor,
+    keys: Mapping[str, Tensor],
 ) -> tuple[Tensor, dict[str, Params]]:
     """And the running statistics of every block after it."""
-    embedded = {j: parts[j].embed_in_training(thetas[j], x[j], mask) for j in parts}
+    embedded = {
+        j: part.embed_in_training(thetas[j], x[j], mask, keys=keys.get(j))
+        for j, part in parts.items()
+    }
     phis, loss = {j: phi for j, (phi, _) in embedded.items()}, next(iter(parts.values())).loss
     value = local.mean_over(mask, loss.rows(pooled_scores(thetas, parts, phis), y))
     return value, {j: statistics for j, (_, statistics) in embedded.items()}

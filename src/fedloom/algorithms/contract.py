@@ -49,7 +49,7 @@ class Algorithm(Checked, ABC):
     needs_server: ClassVar[bool] = False  # a server takes part, and holds the task's middle
     personal: ClassVar[bool] = False  # clients have models of their own: see `predict_as`
     asynchronous: ClassVar[bool] = False  # its silos visit a master, and wait for nobody else
-    trains_norms: ClassVar[bool] = False  # its local work knows BatchNorm's running statistics
+    training_layers: ClassVar[bool] = False  # its local work knows BatchNorm and dropout
 
     @abstractmethod
     def check(self, task: Task, placement: Placement) -> None:
@@ -73,11 +73,11 @@ class Algorithm(Checked, ABC):
 
     def admit(self, task: Task, placement: Placement) -> None:
         """`check`, and refuse layers that its local work does not know."""
-        for silo, layer in () if self.trains_norms else task.norms():
+        for silo, layer in () if self.training_layers else task.training_layers():
             raise ModelError(
-                f"silo {silo}'s block: {layer} is in train mode, and {type(self).__name__} knows "
-                "no running statistics: use nn.GroupNorm or nn.LayerNorm, or put it in eval mode "
-                "before handing the module over"
+                f"silo {silo}'s block: {layer.name} is in train mode, and {type(self).__name__} "
+                "does not know layers that train otherwise than they predict: put it in eval mode "
+                "before handing the module over, or use others (nn.GroupNorm, nn.LayerNorm)"
             )
         self.check(task, placement)
 

@@ -51,7 +51,7 @@ class FedAvg(TieredSGD):
     ] = "rows"
 
     one_silo: ClassVar[bool] = True
-    trains_norms: ClassVar[bool] = True
+    training_layers: ClassVar[bool] = True
 
     def check(self, task: Task, placement: Placement) -> None:
         super().check(task, placement)

@@ -76,7 +76,7 @@ class FedBCD(Releasing, TieredSGD):
     prox: Annotated[NotNegative, "weight of |theta - theta_start|^2 / 2 in the local steps"] = 0.0
     privacy: Annotated[Privacy | None, "noise on embeddings that leave a client"] = None
 
-    trains_norms: ClassVar[bool] = True
+    training_layers: ClassVar[bool] = True
 
     @property
     def takes_head(self) -> bool:

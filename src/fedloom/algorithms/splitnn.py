@@ -107,7 +107,7 @@ class SplitNN(TieredSGD):
     labels_at: Annotated[str | None, "the silo with labels and top model; none: the first"] = None
 
     State: ClassVar[type[Any]] = SplitState
-    trains_norms: ClassVar[bool] = True
+    training_layers: ClassVar[bool] = True
 
     def check(self, task: Task, placement: Placement) -> None:
         super().check(task, placement)

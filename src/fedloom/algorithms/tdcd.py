@@ -57,7 +57,7 @@ class TDCD(Releasing, TieredSGD):
 
     privacy: Annotated[Privacy | None, "noise on embeddings that leave a client"] = None
 
-    trains_norms: ClassVar[bool] = True
+    training_layers: ClassVar[bool] = True
 
     def check(self, task: Task, placement: Placement) -> None:
         super().check(task, placement)

@@ -65,7 +65,7 @@ class TDCDPrivateLabels(TieredSGD):
 
     labels_at: Annotated[str | None, "the silo that holds the labels; none: the first"] = None
 
-    trains_norms: ClassVar[bool] = True
+    training_layers: ClassVar[bool] = True
 
     @property
     def takes_head(self) -> bool:
@@ -83,14 +83,15 @@ class TDCDPrivateLabels(TieredSGD):
         holder, part = self.labels_at or fed.silos[0], fed.part
         label = fed.within(holder)
         theta_k = self.to_clients(fed, state.theta, draw)  # 11-12
-        fresh = stale = embeddings(fed, theta_k, Step(draw.batch_k, draw.rows), holder)  # 13, 17
+        step = Step(draw.batch_k, draw.rows)
+        fresh = stale = embeddings(fed, theta_k, step, holder, 0)  # 13, 17
         memory = state.kept if self.keeps else fed.known(None)
         progress_k = fed.at_clients(self.begin, theta_k, memory)
         for q in range(self.local_steps):  # 25-29
             step = draw.step(fed, q)
             if q > 0:
                 theta_k = fed.at_clients(theta_of, progress_k)
-                fresh = embeddings(fed, theta_k, step, holder)
+                fresh = embeddings(fed, theta_k, step, holder, q)
             z = fed.at(holder, views, part, fed.known((q, step.rows.size)), fresh, stale)  # 19
             z_k = label.scatter(SCORES, z, step.rows)
             dz = label.gather(
@@ -102,7 +103,7 @@ class TDCDPrivateLabels(TieredSGD):
             )
             eta = fed.known(draw.lr.value[q])
             progress_k = fed.at_clients(  # 27
-                self.push, part, progress_k, gradient_k, step.batch_k, eta, steps=1
+                self.push, part, progress_k, gradient_k, step.batch_k, eta, fed.known(q), steps=1
             )
             progress_k = fed.hold(progress_k)
         rows_k = fed.at_clients(rows_of, progress_k)
@@ -117,10 +118,11 @@ class TDCDPrivateLabels(TieredSGD):
         return LocalProgress(theta, local.Descent(self.steps_by, memory).begin(theta), rows)
 
     def push(
-        self, part: Part, progress: LocalProgress, gradient: Rows, batch: Batch, lr: Tensor
+        self, part: Part, progress: LocalProgress, gradient: Rows, batch: Batch, lr: Tensor, q: int
     ) -> LocalProgress:
         """Eqn. 5, with the derivative of the loss given instead of taken."""
         weights, _ = now = part.apart(progress.theta)
+        batch = local.with_keys(batch, q)
         by_weights, statistics = local.loss_gradient(local.pulled, part, now, gradient, batch)
         rows = gradient.mask.sum() + (progress.rows if self.minibatch == "fresh" else 0)
         mask, memory = gradient.mask, progress.memory
@@ -150,10 +152,11 @@ def rows_of(progress: LocalProgress) -> Tensor:
 
 
 def embeddings(
-    fed: Fabric, theta_k: AtClients[Theta], step: Step, holder: str
+    fed: Fabric, theta_k: AtClients[Theta], step: Step, holder: str, q: int
 ) -> AtHubs[dict[str, Rows]]:
-    """Every silo's embeddings of a minibatch, at the label silo's hub."""
-    phi_k = fed.at_clients(local.embed_in_training, fed.part, theta_k, step.batch_k)
+    """Every silo's embeddings of a minibatch (of local step q on), at the label silo's hub."""
+    given = fed.part, theta_k, step.batch_k, fed.known(q)
+    phi_k = fed.at_clients(local.embed_in_training, *given)
     return fed.collect(HUB_EMBEDDING, fed.gather(EMBEDDING, phi_k, step.rows), to=holder)
 
 

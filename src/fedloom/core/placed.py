@@ -47,12 +47,13 @@ class Noise(NamedTuple):
 
 class Batch(NamedTuple):
     """A client's rows of a minibatch: [b, ...], or [Q, b, ...] for Q fresh minibatches. `noise`:
-    what perturbs their embeddings."""
+    what perturbs their embeddings; `keys`: what their masks of dropout are named by."""
 
     x: Tensor
     y: Tensor | None
     mask: Tensor
     noise: Noise | None = None
+    keys: Tensor | None = None
 
 
 class RowMap:

@@ -21,6 +21,7 @@ from ..core.errors import FedLoomError, LocalError, NotFiniteError, PlacementErr
 from ..core.placed import AtClients, AtHubs, Known, Noise, OnDemand, PerSilo, Placed, RowMap
 from ..core.rng import Secrets, Stream, Streams
 from ..core.topology import SERVER, Client, Party, title
+from ..models.dropout import number_of
 from ..models.task import Part, Shapes, Task
 from .accounts import Books
 from .hub_moves import HubMoves
@@ -159,6 +160,11 @@ class Engine(HubMoves, Fabric):
 
     def sample(self, rows: int, minibatches: int, round: int) -> Tensor:
         return self._sampler.sample(rows, minibatches, round)
+
+    def _dropout(self, silo: str) -> int | None:
+        """What a silo's masks of dropout are named by in this round; None: it has none."""
+        drops = self.part.values[silo].block.drops
+        return number_of(self.streams, silo, self.round) if drops else None
 
     def read(self, value: Placed) -> dict[Any, Any]:
         return value.held() if isinstance(value, AtHubs) else self._read_clients(value)

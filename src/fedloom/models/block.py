@@ -15,7 +15,15 @@ from torch import Tensor, nn
 
 from ..core.errors import InputError, ModelError
 from ..core.settings import shown
-from .training_layers import STATISTICS, batch_norms, put_in_eval_mode, with_own_layers
+from .dropout import Dropout
+from .training_layers import (
+    STATISTICS,
+    BatchNorm,
+    batch_norms,
+    put_in_eval_mode,
+    training_layers,
+    with_own_layers,
+)
 
 Params = dict[str, Tensor]
 Source = nn.Module | Callable[[], nn.Module]
@@ -42,7 +50,9 @@ class Block:
         self._make = None if isinstance(source, nn.Module) else source
         self._given = copy.deepcopy(source) if isinstance(source, nn.Module) else _seeded(source, 0)
         self.module = with_own_layers(self._given)
-        norms = batch_norms(self.module)
+        layers, norms = training_layers(self.module), batch_norms(self.module)
+        self.drops = any(isinstance(layer, Dropout) for layer in layers)
+        self.trains_otherwise = bool(layers)  # than it predicts
         self.statistics = tuple(f"{at}{own}" for at in norms for own in STATISTICS)
         # torch's recurrent layers have no sound batching rule: seen on torch 2.13, vmap of nn.LSTM
         # fails in double precision and is slower than a loop in single.
@@ -109,14 +119,18 @@ class Block:
         return self._called(params, (x, *more), None)[0]
 
     def in_training(
-        self, params: Params, x: Tensor, counts: Tensor, *more: Any
+        self, params: Params, x: Tensor, counts: Tensor, *more: Any, keys: Tensor | None = None
     ) -> tuple[Tensor, Params]:
         """h of every row as it trains, and the running statistics after it. `counts`: a mask of the
-        rows that BatchNorm takes the mean and variance of."""
-        return self._called(params, (x, *more), counts)
+        rows that BatchNorm takes the mean and variance of; `keys`: of rows, for dropout."""
+        return self._called(params, (x, *more), counts, keys)
 
     def _called(
-        self, params: Params, args: tuple[Any, ...], counts: Tensor | None
+        self,
+        params: Params,
+        args: tuple[Any, ...],
+        counts: Tensor | None,
+        keys: Tensor | None = None,
     ) -> tuple[Tensor, Params]:
         """As torch.func.functional_call, but it finds the places of parameters only once."""
         module = self._of_thread()
@@ -127,12 +141,11 @@ class Block:
         unnamed = (name for name in self.statistics if name not in params)
         slots += [(at, own, at[own]) for name in unnamed for at, own in known[name]]
         before = [at[own] for at, own, _ in slots]
-        norms = batch_norms(module).values() if self.statistics else ()
+        layers = training_layers(module) if self.trains_otherwise else []
         try:
             for at, own, value in slots:
                 at[own] = value
-            for layer in norms:
-                layer.counts = counts
+            _tell(layers, counts, keys)
             # cuDNN needs pointers that torch.func's tensors lack
             on_gpu = self.loop_only and args[0].is_cuda
             with torch.backends.cudnn.flags(enabled=False) if on_gpu else nullcontext():
@@ -141,8 +154,7 @@ class Block:
         finally:
             for (at, own, _), value in zip(slots, before, strict=True):
                 at[own] = value
-            for layer in norms:
-                layer.counts = None
+            _tell(layers, None, None)
         return _as_given(result, params), after
 
     def with_params(self, params: Params) -> nn.Module:
@@ -157,6 +169,15 @@ class Block:
                     whole = not value.is_floating_point()
                     value.copy_(params[name].round() if whole else params[name])
         return module
+
+
+def _tell(layers: list[BatchNorm | Dropout], counts: Tensor | None, keys: Tensor | None) -> None:
+    """Which rows count, and what their masks are named by; None: the module predicts."""
+    for layer in layers:
+        if isinstance(layer, Dropout):
+            layer.keys, layer.uses = keys, 0
+        else:
+            layer.counts = counts
 
 
 def _flattens(layer: nn.Module) -> bool:

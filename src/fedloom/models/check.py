@@ -19,7 +19,7 @@ from torch.nn.parameter import UninitializedParameter
 from ..core.errors import ModelError
 from ..core.gradients import grad
 from .block import Block, Params
-from .training_layers import BATCH_NORMS, batch_norms
+from .training_layers import BATCH_NORMS, training_layers
 
 DROPOUTS = (
     nn.Dropout,
@@ -34,14 +34,16 @@ _EVAL = "put it in eval mode before handing the module over"
 Fault = Callable[[nn.Module, Tensor], bool]
 
 
-def check_block(block: Block, x: Tensor, dtype: torch.dtype, where: str, mixes: bool = True) -> int:
+def check_block(
+    block: Block, x: Tensor, dtype: torch.dtype, where: str, is_head: bool = False
+) -> int:
     """Try a block on a few real rows. Returns the width of its output, or refuses the block.
-    `mixes`: whether BatchNorm is allowed in it."""
+    `is_head`: BatchNorm and dropout are not allowed in it."""
     module = block.module
-    for norm in () if mixes else batch_norms(module).values():
+    for layer in training_layers(module) if is_head else ():
         raise ModelError(
-            f"{where}: {norm.name} is in train mode, and every silo has other rows there: put it "
-            f"into the blocks, use nn.LayerNorm, or freeze it: {_EVAL}"
+            f"{where}: {layer.name} is in train mode, and silos and hubs use the head on other "
+            f"rows: move it into the blocks, or {_EVAL}"
         )
     for name, parameter in module.named_parameters():
         if isinstance(parameter, UninitializedParameter):
@@ -64,9 +66,10 @@ def check_block(block: Block, x: Tensor, dtype: torch.dtype, where: str, mixes: 
             f"[rows, width]; {len(x)} rows gave shape {tuple(out.shape)}"
         )
     params |= {n: b.to(dtype) for n, b in local.module.named_buffers() if n in local.statistics}
-    if block.statistics:
+    if block.trains_otherwise:
+        counts, keys = torch.ones(len(x), dtype=torch.bool), torch.arange(len(x))
         try:
-            out = local.in_training(params, x, torch.ones(len(x), dtype=torch.bool))[0].detach()
+            out = local.in_training(params, x, counts, keys=keys)[0].detach()
         except ModelError as problem:
             raise ModelError(f"{where}: {problem}") from None
     if not bool(torch.isfinite(out).all()):
@@ -111,7 +114,8 @@ def _check_layer(where: str, layer: nn.Module) -> None:
     if layer.training and isinstance(rate, float) and rate > 0:
         raise ModelError(
             f"{where} is {kind} with dropout {rate} in train mode: it draws from torch's global "
-            f"generator, so no two engines would agree. Remove it, set it to 0, or {_EVAL}"
+            "generator, so no two engines would agree. Use nn.Dropout, 1d, 2d or 3d itself, set it "
+            f"to 0, or {_EVAL}"
         )
 
 
@@ -210,13 +214,15 @@ def _first(module: nn.Module, x: Tensor, at_fault: Fault) -> str:
 def _vmaps(block: Block, params: Params, x: Tensor, where: str) -> bool:
     """Whether vmap over clients gives the same as a loop. Refuses a module that vmap cannot run."""
 
-    counts = torch.arange(len(x)) < 2
+    counts, keys = torch.arange(len(x)) < 2, torch.arange(len(x))
 
     def both(params: Params, x: Tensor) -> tuple[Tensor, Params]:
-        if not block.statistics:
+        if not block.trains_otherwise:
             return block(params, x), grad(lambda p: block(p, x).sum())(params)
-        out, after = block.in_training(params, x, counts)
-        by_params = grad(lambda p: block.in_training(p, x, counts)[0][counts].square().sum())
+        out, after = block.in_training(params, x, counts, keys=keys)
+        by_params = grad(
+            lambda p: block.in_training(p, x, counts, keys=keys)[0][counts].square().sum()
+        )
         return out, {**by_params(params), **after}
 
     clients = [{name: p * (1 + 0.1 * k) for name, p in params.items()} for k in range(2)]

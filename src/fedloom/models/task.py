@@ -33,10 +33,11 @@ from ..data.placement import Placement
 from .block import Block, Params, Source
 from .check import check_block
 from .clipping import guarded
+from .dropout import Dropout
 from .library import Maker, both, in_a_row
 from .losses import Loss, LossLike, loss_of
 from .sizing import joint_width, sized_blocks, sized_top
-from .training_layers import batch_norms
+from .training_layers import BatchNorm, training_layers
 
 Combine = Literal["sum", "concat"]
 Spec = tuple[tuple[int, ...], torch.dtype]
@@ -148,17 +149,23 @@ class Part:
         return self.block(theta.block, rows, flat).unflatten(0, lead)
 
     def embed_in_training(
-        self, theta: Theta, x: Tensor, counts: Tensor, noise: Noise | None = None
+        self,
+        theta: Theta,
+        x: Tensor,
+        counts: Tensor,
+        noise: Noise | None = None,
+        keys: Tensor | None = None,
     ) -> tuple[Tensor, Params]:
         """Phi_j of every row, as it trains, and the block's running statistics after it. `counts`:
-        the rows that count, [b] or [Q, b]."""
-        if not self.mixes_rows:
+        the rows that count, [b] or [Q, b]; `keys`: what masks of dropout are named by."""
+        if not self.block.trains_otherwise:
             return self.embed(theta, x, counts.ndim, noise), {}
         if counts.ndim == 1:
-            return self.block.in_training(theta.block, x, counts)
-        steps = zip(x.unbind(), counts.unbind(), strict=True)
-        phis = [self.block.in_training(theta.block, *step)[0] for step in steps]
-        return torch.stack(phis), {}  # of several minibatches, none is trained on
+            more = () if noise is None else (noise,)
+            return self.block.in_training(theta.block, x, counts, *more, keys=keys)
+        # of several minibatches, each has its own statistics, and none is trained on
+        each = tree.unbound((x, counts, noise, keys), len(counts))
+        return torch.stack([self.embed_in_training(theta, *step)[0] for step in each]), {}
 
     def apart(self, theta: Theta) -> tuple[Theta, Params]:
         """What is trained of theta, and its running statistics, which only move."""
@@ -288,10 +295,10 @@ class Task:
         chosen = loss_of(loss or LOSSES[data.goal], data.goal).fitted(data)
         return Task(blocks, chosen, head=top, middle=between, combine=combine)
 
-    def norms(self) -> Iterator[tuple[str, str]]:
-        """The layers of blocks that mix a client's rows in training: silo, and layer."""
+    def training_layers(self) -> Iterator[tuple[str, BatchNorm | Dropout]]:
+        """The layers of blocks that train otherwise than they predict: silo, and layer."""
         for silo, block in self.blocks.items():
-            yield from ((silo, layer.name) for layer in batch_norms(block.module).values())
+            yield from ((silo, layer) for layer in training_layers(block.module))
 
     def guarded(self, clip: float | None) -> Task:
         """The same task with blocks that clip their rows, and can add noise."""
@@ -333,8 +340,8 @@ class Task:
         if self.head is not None:
             row = torch.randn(3, joint, generator=torch.Generator().manual_seed(0))
             if self.middle is not None:
-                middle = check_block(self.middle, row, dtype, "the middle", False)
-            scores = check_block(self.head, row, dtype, "the head", False)
+                middle = check_block(self.middle, row, dtype, "the middle", is_head=True)
+            scores = check_block(self.head, row, dtype, "the head", is_head=True)
         elif self.combine == "concat":
             raise ModelError('combine="concat" needs a head that turns the embeddings into scores')
         label = self._labels(placement, scores, dtype)

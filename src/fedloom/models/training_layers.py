@@ -1,8 +1,8 @@
 """Layers that train otherwise than they predict.
 
-A block runs a copy of the user's module in which nn.BatchNorm1d, 2d and 3d in train mode are
-replaced by layers that know which rows count. Names of parameters and buffers stay, so that what
-was trained is put back into the user's own module.
+A block runs a copy of the user's module in which torch's BatchNorm and dropout in train mode are
+replaced: by layers that know which rows count, and what masks of rows are named by. Names of
+parameters and buffers stay, so that what was trained is put back into the user's own module.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.overrides import handle_torch_function, has_torch_function
 
 from ..core.errors import ModelError
+from .dropout import DROPOUTS, Dropout
 
 BATCH_NORMS: dict[type[nn.Module], tuple[int, ...]] = {  # and the axes that their input may have
     nn.BatchNorm1d: (2, 3),
@@ -27,35 +28,49 @@ STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 def with_own_layers(module: nn.Module) -> nn.Module:
     """A copy with FedLoom's layers; the module itself if there is nothing to replace."""
-    if not any(map(_is_batch_norm, module.modules())):
+    if not any(map(_trains_otherwise, module.modules())):
         return module
-    own: dict[nn.Module, nn.Module] = {}  # a layer that is used in several places stays one
+    own: dict[nn.Module, BatchNorm | Dropout] = {}  # one that is used in several places stays one
     module = copy.deepcopy(module)
 
     def replaced(layer: nn.Module, at: str) -> nn.Module:
-        if _is_batch_norm(layer):
-            return own.setdefault(layer, BatchNorm(layer, at))
-        for name, child in layer.named_children():
-            setattr(layer, name, replaced(child, f"{at}.{name}" if at else name))
+        if _trains_otherwise(layer):
+            if layer not in own:
+                own[layer] = (
+                    BatchNorm(layer, at)
+                    if type(layer) in BATCH_NORMS
+                    else Dropout(layer, at, number=len(own))
+                )
+            return own[layer]
+        for name, child in layer._modules.items():
+            if child is not None:
+                setattr(layer, name, replaced(child, f"{at}.{name}" if at else name))
         return layer
 
     return replaced(module, "")
 
 
-def _is_batch_norm(layer: nn.Module) -> bool:
-    """Whether it would take the statistics of a minibatch."""
-    return type(layer) in BATCH_NORMS and layer.training and bool(layer.track_running_stats)
+def _trains_otherwise(layer: nn.Module) -> bool:
+    """Whether it is torch's BatchNorm or dropout, and trains."""
+    if type(layer) in BATCH_NORMS:
+        return layer.training and bool(layer.track_running_stats)
+    return type(layer) in DROPOUTS and layer.training and layer.p > 0
 
 
 def put_in_eval_mode(module: nn.Module) -> None:
     """These layers of the user's own module, so that it computes what was trained."""
     for layer in module.modules():
-        if _is_batch_norm(layer):
+        if _trains_otherwise(layer):
             layer.eval()
 
 
+def training_layers(module: nn.Module) -> list[BatchNorm | Dropout]:
+    """FedLoom's layers in a module."""
+    return [layer for layer in module.modules() if isinstance(layer, BatchNorm | Dropout)]
+
+
 def batch_norms(module: nn.Module) -> dict[str, BatchNorm]:
-    """FedLoom's layers in a module, by the beginning of their parameters' names."""
+    """FedLoom's BatchNorm in a module, by the beginning of their parameters' names."""
     layers = module.named_modules()
     return {f"{at}." if at else "": a for at, a in layers if isinstance(a, BatchNorm)}
 

@@ -18,6 +18,7 @@ from ...core.gradients import by_row, grad, plain_steps, whole
 from ...core.placed import Batch, Rows
 from ...core.rng import Streams
 from ...fabric.local_work import by_rows, by_rows_unless_mixed
+from ...models import dropout
 from ...models.block import Params
 from ...models.task import Part, Theta
 from .optimizers import Memory, Optimizer, Trained
@@ -39,10 +40,11 @@ def embed(part: Part, theta: Theta, batch: Batch) -> Tensor:
 
 
 @by_rows_unless_mixed
-def embed_in_training(part: Part, theta: Theta, batch: Batch) -> Tensor:
-    """Phi_{k,j}: the client's embeddings of its rows, to train. All of them count: who is absent in
-    other silos is not known yet."""
-    return part.embed_in_training(theta, batch.x, batch.mask, batch.noise)[0]
+def embed_in_training(part: Part, theta: Theta, batch: Batch, step: int = 0) -> Tensor:
+    """Phi_{k,j}: the client's embeddings of its rows, to train (from local step `step` on). All of
+    them count: who is absent in other silos is not known yet."""
+    keys = None if batch.keys is None else dropout.of_steps(dropout.of_step(batch.keys, step))
+    return part.embed_in_training(theta, batch.x, batch.mask, batch.noise, keys)[0]
 
 
 def everywhere(phis: dict[str, Rows]) -> Tensor:
@@ -93,7 +95,7 @@ def descend(theta: D, gradient: D, mask: Tensor, lr: Tensor, l2: float) -> D:
 
 def local_loss(theta: Theta, part: Part, rest: Rows, batch: Batch) -> Loss:
     """The client's loss with its own embedding fresh and the others' as they came (Eqn. 4)."""
-    phi, statistics = part.embed_in_training(theta, batch.x, rest.mask, batch.noise)
+    phi, statistics = part.embed_in_training(theta, batch.x, rest.mask, batch.noise, batch.keys)
     joint = part.place(phi) + rest.value
     assert batch.y is not None
     return mean_over(rest.mask, part.loss.rows(part.scores(theta, joint), batch.y)), statistics
@@ -163,7 +165,7 @@ def sgd(
     weights, statistics = part.apart(theta)
     start = weights if prox else None
     for q, eta in enumerate(lr):
-        given_q, batch_q = of_step(given, q), of_step(batch, q)
+        given_q, batch_q = of_step(given, q), with_keys(of_step(batch, q), q)
         if shield is None:
             now = weights, statistics
             weights, statistics = step(loss, part, now, given_q, batch_q, eta, l2, prox, start)
@@ -191,7 +193,7 @@ def optimized(
     start = weights if prox else None
     memory = by.begin(weights)
     for q, eta in enumerate(lr):
-        given_q, batch_q = of_step(given, q), of_step(batch, q)
+        given_q, batch_q = of_step(given, q), with_keys(of_step(batch, q), q)
         if shield is None:
             now = weights, statistics
             (weights, statistics), memory = optimizer_step(
@@ -332,9 +334,14 @@ def of_step(rows: T, q: int) -> T:
     return rows if rows.mask.ndim == 1 else tree.map_tensors(lambda a: a[q], rows)
 
 
+def with_keys(batch: Batch, step: int) -> Batch:
+    """With the keys of a local step."""
+    return batch if batch.keys is None else batch._replace(keys=dropout.of_step(batch.keys, step))
+
+
 def pulled(theta: Theta, part: Part, gradient: Rows, batch: Batch) -> Loss:
     """A function of theta with the gradient of the loss: the derivatives pulled back through h."""
-    phi, statistics = part.embed_in_training(theta, batch.x, gradient.mask, batch.noise)
+    phi, statistics = part.embed_in_training(theta, batch.x, gradient.mask, batch.noise, batch.keys)
     return mean_over(gradient.mask, (phi * gradient.value).sum(-1)), statistics
 
 

@@ -24,6 +24,7 @@ from ...fabric.verbs import Fabric
 from ...models.block import Params
 from ...models.clipping import Guarded
 from ...models.task import Part, Task, Theta
+from ...models.training_layers import BatchNorm
 from ...privacy.accounting import Scales, need_accounting
 from ...privacy.settings import Privacy
 from . import local
@@ -59,11 +60,17 @@ class Protection:
         if self.privacy.guarantees:
             need_accounting()  # before training, not when the first record is made
         self.scales  # noqa: B018  (refuses an impossible budget)
-        for silo, layer in task.norms():
-            raise ModelError(
-                f"privacy: silo {silo}'s {layer} mixes a client's rows, and noise protects them "
-                "one by one: use nn.GroupNorm or nn.LayerNorm"
-            )
+        for silo, layer in task.training_layers():
+            if isinstance(layer, BatchNorm):
+                raise ModelError(
+                    f"privacy: silo {silo}'s {layer.name} mixes a client's rows, and noise "
+                    "protects them one by one: use nn.GroupNorm or nn.LayerNorm"
+                )
+            if self.frozen:
+                raise ModelError(
+                    f"privacy: silo {silo}'s {layer.name} has a new mask in each round, and mode "
+                    "frozen releases a row once: put it in eval mode before handing the module over"
+                )
         if self.frozen and task.head is None:
             raise ModelError(
                 "privacy: mode frozen trains no block, and without a head nothing is left to "

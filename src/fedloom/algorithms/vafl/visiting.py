@@ -97,7 +97,7 @@ class Visiting(Releasing):
 
     State: ClassVar[type[Any]] = VisitState
     asynchronous: ClassVar[bool] = True
-    trains_norms: ClassVar[bool] = True
+    training_layers: ClassVar[bool] = True
 
     # What the algorithms differ in
 

@@ -73,8 +73,8 @@ class Described(Protocol):
         example, is neither."""
 
     @property
-    def mixes_rows(self) -> bool:
-        """Whether it is parts of the task with a block that mixes a client's rows in training."""
+    def trains_otherwise(self) -> bool:
+        """Whether it is parts of the task with a block that trains otherwise than it predicts."""
 
     def mixes(self, silos: tuple[str, ...]) -> bool:
         """Whether clients of these silos can be computed together."""

@@ -191,7 +191,10 @@ class PartyEngine(Moves):
             for silo in self.scope
             for client in self._clients_of.get(silo, [])
         }
-        batch = {client: self._rows.batch(client, ids, slots[client]) for client in self._clients()}
+        batch = {
+            client: self._rows.batch(client, ids, slots[client], self._dropout(client.silo))
+            for client in self._clients()
+        }
         return HostedValues(batch), Slots(ids.numel(), slots)
 
     def _row_noise(

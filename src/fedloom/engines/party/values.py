@@ -13,6 +13,7 @@ from ...core.placed import MISSING, AtClients, Batch, RowMap, Rows
 from ...core.topology import Client, title
 from ...data.placement import View
 from ...fabric.kinds import Key
+from ...models.dropout import row_keys
 from ...models.task import Shapes, Task
 
 
@@ -146,13 +147,16 @@ class ClientData:
             slots[step, : len(positions)] = positions + step * ids.shape[-1]
         return slots.reshape(*ids.shape[:-1], width).to(self._device)
 
-    def batch(self, client: Client, ids: Tensor, slots: Tensor) -> Batch:
-        """The rows in these slots; padding repeats the client's first row."""
+    def batch(self, client: Client, ids: Tensor, slots: Tensor, dropout: int | None) -> Batch:
+        """The rows in these slots; padding repeats the client's first row. `dropout`: what masks
+        are named by, if there are any."""
         mask = slots >= 0
-        rows = self._index[client][ids.flatten()[slots.clamp(min=0).cpu()]].to(self._device)
+        numbers = ids.flatten()[slots.clamp(min=0).cpu()]
+        keys = None if dropout is None else row_keys(dropout, numbers).to(self._device)
+        rows = self._index[client][numbers].to(self._device)
         rows = torch.where(mask, rows, 0)
         y = self._y[client]
-        return Batch(self._x[client][rows], None if y is None else y[rows], mask)
+        return Batch(self._x[client][rows], None if y is None else y[rows], mask, keys=keys)
 
 
 def with_weight(value: Any, weight: Tensor, dtype: torch.dtype) -> tuple[Any, Tensor]:

@@ -178,7 +178,9 @@ class Clients(Engine):
             owner = owner[[self.silos.index(silo) for silo in self.scope]]
         sizes = self._axis.size, self._width
         where = MinibatchRows(ids, self.scope, owner, *sizes, self.device, self.dtype, steps)
-        return ClientBatches(self.store, where, self._all, self.scope, self.limits.minibatch), where
+        dropout = {silo: self._dropout(silo) for silo in self.scope}
+        room = self.limits.minibatch
+        return ClientBatches(self.store, where, dropout, self._all, self.scope, room), where
 
     def holders(self, where: RowMap) -> dict[str, int]:
         """The number of clients of each silo that have rows in a minibatch."""

@@ -49,7 +49,7 @@ class LazyValue(AtClients):
     values: Sequence[LazyValue] = ()
     minibatch_rows: MinibatchRows | None = None
     is_shared = False
-    mixes_rows = False
+    mixes_rows = trains_otherwise = False
 
     def __init__(self, has: Bools, scope: Sequence[str]):
         self.has, self.scope = has, scope
@@ -136,6 +136,7 @@ class TaskParts(LazyValue):
         super().__init__(has, tuple(parts))
         self._parts, self._nameless = parts, nameless
         self.mixes_rows = any(part.mixes_rows for part in parts.values())
+        self.trains_otherwise = any(part.block.trains_otherwise for part in parts.values())
 
     def argument(self, silos: tuple[str, ...], flat: FlatRows, named: bool) -> Argument:
         return Argument(self._of(silos[0], named), "same")
@@ -350,7 +351,7 @@ def rules_for(part: Part) -> Rules:
     counts = torch.ones(len(x), dtype=torch.bool)
 
     def total(params: Params, x: Tensor) -> Tensor:
-        return part.block.in_training(params, x, counts)[0].sum()
+        return part.block.in_training(params, x, counts, keys=torch.arange(len(x)))[0].sum()
 
     with finder:
         total(params, x)

@@ -21,6 +21,7 @@ from ...core.rng import Ints
 from ...core.topology import Client
 from ...fabric.noise import among_padding
 from ...fabric.schedule import Bools
+from ...models.dropout import row_keys
 from ..execute.described import Argument, FlatRows
 from .axis import Chunk, ChunkValue
 from .lazy import LazyValue, stack
@@ -252,16 +253,23 @@ class MinibatchRows(RowMap):
 
 
 class ClientBatches(LazyValue):
-    """Each client's rows of the data in a minibatch. `room`: bytes of them to keep."""
+    """Each client's rows of the data in a minibatch. `dropout`: what silos' masks are named by
+    (None: they have none); `room`: bytes of rows to keep."""
 
     is_shared = True
     minibatch_rows: MinibatchRows
 
     def __init__(
-        self, store: RowStore, where: MinibatchRows, has: Bools, scope: Sequence[str], room: int
+        self,
+        store: RowStore,
+        where: MinibatchRows,
+        dropout: Mapping[str, int | None],
+        has: Bools,
+        scope: Sequence[str],
+        room: int,
     ):
         super().__init__(has, scope)
-        self._store, self.minibatch_rows = store, where
+        self._store, self.minibatch_rows, self._dropout = store, where, dropout
         self._batches: dict[tuple[bytes, ...], Batch] = {}
         self._room = room
 
@@ -287,9 +295,19 @@ class ClientBatches(LazyValue):
         positions = self.minibatch_rows.positions(chunk)
         one_each = positions.slots.shape == (len(chunk.silos), self.minibatch_rows.size)
         if one_each and positions.whole and self.minibatch_rows.is_all:
-            return Batch(*self._store.all(chunk.silos), positions.mask)
+            keys = self._keys(chunk, self.minibatch_rows.ids.expand(positions.slots.shape))
+            return Batch(*self._store.all(chunk.silos), positions.mask, keys=keys)
         rows = rows_at(self.minibatch_rows.ids, positions.slots)
-        return Batch(*self._store.take(chunk, rows), positions.mask)
+        keys = self._keys(chunk, rows)
+        return Batch(*self._store.take(chunk, rows), positions.mask, keys=keys)
+
+    def _keys(self, chunk: Chunk, rows: Tensor) -> Tensor | None:
+        """What the masks of these rows are named by. Silos of a chunk are alike."""
+        numbers = [number for silo in chunk.silos if (number := self._dropout[silo]) is not None]
+        if not numbers:
+            return None
+        each = torch.tensor(numbers, device=rows.device)[torch.from_numpy(chunk.of)]
+        return row_keys(each.reshape(-1, *[1] * (rows.ndim - 1)), rows)
 
 
 class RowNoise(LazyValue):

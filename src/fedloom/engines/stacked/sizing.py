@@ -181,5 +181,7 @@ def kept_bytes(part: Part) -> int:
 
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda a: a):
         counts = torch.ones(len(x), dtype=torch.bool, device=x.device)
-        part.block.in_training({k: v.to(part.shapes.dtype) for k, v in params.items()}, x, counts)
+        keys = torch.arange(len(x), device=x.device)
+        typed = {k: v.to(part.shapes.dtype) for k, v in params.items()}
+        part.block.in_training(typed, x, counts, keys=keys)
     return sum(saved.values()) // 2 + tree.nbytes(x) // 2

@@ -128,8 +128,8 @@ def _refusal(leaves: Sequence[Described], minibatches: Sequence[Minibatch]) -> s
     """Why work with these arguments cannot be compiled, whatever it is."""
     if autocast():
         return "it has fewer digits"
-    if any(leaf.mixes_rows for leaf in leaves):
-        return "a block mixes a client's rows (BatchNorm)"
+    if any(leaf.trains_otherwise for leaf in leaves):
+        return "a block has BatchNorm or dropout"
     if len(minibatches) != 1:
         return "it is not about one minibatch"
     if minibatches[0].several:

@@ -46,7 +46,7 @@ class FewRows:
 
     def _are_few(self, part: Part, theta: Theta, given: Rows, batch: Batch) -> bool:
         first, x = part.block.first, batch.x
-        if first is None or first.weights not in theta.block or part.mixes_rows:
+        if first is None or first.weights not in theta.block or part.block.trains_otherwise:
             return False
         # other rows in every step, or row weights
         if batch.mask.ndim > 1 or given.mask.is_floating_point():
