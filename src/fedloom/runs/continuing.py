@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..core import tree
 from ..core.errors import SettingError
 from ..core.placed import AtClients
+from ..core.rng import Streams
 from ..fabric.ledger import Ledger
 from ..fabric.schedule import Recorded
+from ..fabric.simclock.clock import Clock, Times
 from ..records.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -45,3 +48,12 @@ def state_from(run: Run, snapshot: Snapshot) -> Any:
 def _names(value: Any) -> Any:
     """Structure and shapes, whatever the precision."""
     return tree.signature(tree.map_tensors(lambda a: a.double(), value))
+
+
+def clock_of(run: Run, saved: Mapping[str, Any] | None) -> Clock | None:
+    """The virtual clock of a run with a network: at its start, or as it was saved."""
+    if run.network is None:
+        return None
+    start = None if saved is None else Times.from_json(saved)
+    streams, visits = Streams(run.seed), run.algorithm.asynchronous
+    return Clock(run.network, run.placement.topology, streams, start, visits)

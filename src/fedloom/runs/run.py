@@ -20,7 +20,7 @@ from ..core.arithmetic import Precision, device_of, dtype_of
 from ..core.checked import checked
 from ..core.errors import ModelError, SettingError, nearest
 from ..core.extras import lacking
-from ..core.rng import Secrets, Streams
+from ..core.rng import Secrets
 from ..core.settings import at_least
 from ..data.federated import Federated, check_data
 from ..data.placement import Placement
@@ -35,7 +35,7 @@ from ..fabric.engine import Engine
 from ..fabric.ledger import Ledger
 from ..fabric.releases import Releases
 from ..fabric.schedule import Everyone, Recorded, Schedule
-from ..fabric.simclock.clock import Clock, Network, Times
+from ..fabric.simclock.clock import Network
 from ..models.joint import JointModel
 from ..models.task import Task
 from ..models.threshold import HALF, Threshold
@@ -46,7 +46,7 @@ from ..records.record import Record
 from ..records.snapshot import Snapshot
 from ..records.thresholds import check_rows
 from .callbacks import Callback
-from .continuing import snapshot_of, state_from
+from .continuing import clock_of, snapshot_of, state_from
 from .cost_facts import facts_of
 from .evaluator import RowChoice, Viewer
 from .export import Model
@@ -110,6 +110,7 @@ class Run:
         algorithm.admit(task, placement)
         if ranks is not None:
             device = ranks.device(str(device))
+        self.seed = seed
         self._options: dict[str, Any] = {"seed": seed, "device": device_of(device)}
         if secrets is not None:
             if engine != "reference":
@@ -248,14 +249,7 @@ class Run:
         return self.played.best_of(self.fed, self.state)
 
     def _fresh_books(self) -> Books:
-        return Books(Releases(self.placement.size), clock=self._clock())
-
-    def _clock(self, saved: Mapping[str, Any] | None = None) -> Clock | None:
-        if self.network is None:
-            return None
-        start = None if saved is None else Times.from_json(saved)
-        streams, visits = Streams(self._options["seed"]), self.algorithm.asynchronous
-        return Clock(self.network, self.placement.topology, streams, start, visits)
+        return Books(Releases(self.placement.size), clock=clock_of(self, None))
 
     # What came of it
 
@@ -388,7 +382,7 @@ class Run:
         """Go on from there: the next rounds are those of an uninterrupted run."""
         ledger, record = Ledger.merged([snapshot.ledger]), Recorded.merged([snapshot.record])
         releases = Releases.from_json(self.placement.size, snapshot.releases)
-        books = Books(releases, ledger, record, self._clock(snapshot.clock))
+        books = Books(releases, ledger, record, clock_of(self, snapshot.clock))
         self.fed = self.engine(self.rows, self.schedule, books)
         self.records = [record for record in self.records if record.round <= snapshot.round]
         self.state, self.round = state_from(self, snapshot), snapshot.round
