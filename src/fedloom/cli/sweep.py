@@ -14,8 +14,8 @@ from ..config.runfile import RunFile
 from ..core.errors import FedLoomError, SettingError
 from ..core.extras import lacking
 from ..report.compare import MOST, compare
-from ..runs.search import SAMPLERS, Search
-from ..runs.sweep import TRAIN_LOSS, Sweep, by_point, ranking
+from ..runs.sweeps.search import SAMPLERS, Search
+from ..runs.sweeps.sweep import TRAIN_LOSS, Sweep, by_point, ranking
 from . import common
 from .compare import runs_in
 

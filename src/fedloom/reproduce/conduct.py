@@ -26,7 +26,7 @@ from ..core.files import SHARED, write_text
 from ..records.history import Checkpoints
 from ..records.record import read_records
 from ..runs.job import Job, Watcher
-from ..runs.sweep import by_point, is_finished
+from ..runs.sweeps.sweep import by_point, is_finished
 from . import theory
 from .experiment import Experiment, Setting, merged
 from .lines import FigureLine

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -33,6 +33,9 @@ from ..models.losses.choose import described
 from ..models.threshold import HALF
 from ..records.metrics import Metrics, metrics
 from ..records.own_metrics import MetricLike, chosen_metrics
+
+if TYPE_CHECKING:
+    from .run import Run
 
 How = Literal["joint", "combined", "alone"]
 Sources = Mapping[str, Any]
@@ -298,3 +301,33 @@ def _load(module: nn.Module | None, tensors: Mapping[str, Tensor], prefix: str) 
             module.to(first.dtype)
         module.load_state_dict(own)
         module.eval()
+
+
+def model_of(run: Run) -> Model:
+    """Out of the run: it predicts, is saved and loaded."""
+    algorithm, data, head = run.algorithm, run.data, run.task.head
+    thetas, parts = algorithm.blocks(run.fed, run.trained_state), run.fed.parts.value
+    how: How = "joint" if algorithm.joint else "combined"
+    heads = {
+        j: None if part.head is None else part.head.with_params(thetas[j].head)
+        for j, part in parts.items()
+    }
+    return Model(
+        how="alone" if algorithm.predicts_alone else how,
+        blocks={j: part.block.with_params(thetas[j].block) for j, part in parts.items()},
+        heads=heads,
+        combine=run.task.combine,
+        widths=run.shapes.width,
+        loss=run.task.loss,
+        makers={j: _maker_of(block.source) for j, block in run.task.blocks.items()},
+        head_maker=None if head is None else _maker_of(head.source),
+        classes=() if data is None else data.classes,
+        columns={} if data is None else data.columns,
+        preparation=None if data is None else data.preparation,
+        facts={"algorithm": type(algorithm).__name__, "rounds": run.model_round},
+        threshold=run.model_threshold if run.task.loss.goal == "binary" else HALF,
+    )
+
+
+def _maker_of(source: Any) -> Maker | None:
+    return source if isinstance(source, Maker) else None

@@ -49,11 +49,10 @@ from .callbacks import Callback
 from .continuing import clock_of, snapshot_of, state_from
 from .cost_facts import facts_of
 from .evaluator import RowChoice, Viewer
-from .export import Model
+from .export import Model, model_of
 from .fitting import go, halt
 from .progress import Bar
 from .stopping import Best, Validated
-from .trained import model_of
 
 EngineName = Literal["stacked", "reference"]
 

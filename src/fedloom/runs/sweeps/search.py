@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..config.runfile import RunFile
-from ..core.errors import SettingError
-from ..core.extras import need
-from ..core.files import make_folder
-from ..records.metrics import smaller_is_better
-from ..records.record import Record, read_records
-from .processes import Started
+from ...config.runfile import RunFile
+from ...core.errors import SettingError
+from ...core.extras import need
+from ...core.files import make_folder
+from ...records.metrics import smaller_is_better
+from ...records.record import Record, read_records
+from ..processes import Started
 from .sweep import (
     TRAIN_LOSS,
     Point,

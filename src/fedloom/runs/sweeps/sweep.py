@@ -18,15 +18,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..config.runfile import RunFile, override_key
-from ..core.errors import ExistsError, SettingError, nearest
-from ..core.files import SHARED, write_json, write_text
-from ..core.registry import metrics
-from ..core.toml import inline
-from ..records.manifest import Manifest
-from ..records.metrics import LOSS, smaller_is_better
-from ..records.record import read_records, result_of
-from .processes import Started
+from ...config.runfile import RunFile, override_key
+from ...core.errors import ExistsError, SettingError, nearest
+from ...core.files import SHARED, write_json, write_text
+from ...core.registry import metrics
+from ...core.toml import inline
+from ...records.manifest import Manifest
+from ...records.metrics import LOSS, smaller_is_better
+from ...records.record import read_records, result_of
+from ..processes import Started
 
 Point = dict[str, Any]
 TRAIN_LOSS = "train_loss"
