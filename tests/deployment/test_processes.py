@@ -89,6 +89,14 @@ def test_the_command(tmp_path, capsys):
     assert main(["rehearse", str(path), "--out", str(tmp_path / "out")]) == 5
 
 
+def test_running_statistics_travel_with_the_model(tmp_path):
+    """BatchNorm, over gRPC: the same model, bit for bit, and the same bytes."""
+    path = tmp_path / "run.toml"
+    model = '\n[model]\nname = "mlp"\nhidden = [6]\nnorm = "batch"\n'
+    path.write_text(RUN.replace("150", "3") + model)
+    assert main(["rehearse", str(path), "--out", str(tmp_path / "out"), "--within", "120"]) == 0
+
+
 @pytest.mark.slow
 def test_the_example_whose_clients_lack_views(tmp_path, capsys):
     """What an algorithm demands of rows holds for the made-up ones of the agreement too."""

@@ -22,6 +22,7 @@ from fedloom import (
 from fedloom.core import tree
 from fedloom.core.errors import ModelError
 from fedloom.core.gradients import grad
+from fedloom.engines.execute.compiled import compiler
 from fedloom.engines.layers.rules import ON_CPU, ReplacedLayers
 from fedloom.fabric.schedule import Moment, Scripted
 from fedloom.models.block import Block
@@ -286,6 +287,23 @@ def test_native_refuses_it_by_name(caplog):
     assert "a block has BatchNorm or dropout" in caplog.text
     plain = Run(TDCD(local_steps=2, batch=20), task, rows, engine="reference", **options).fit(2)
     assert (fast.predict() - plain.predict()).abs().max() < TOLERANCE
+
+
+@pytest.mark.parametrize("executor", ["plain", "compiled"])
+def test_executors_agree(executor, monkeypatch):
+    """`compiled`: what is given to torch's compiler is run as it was traced."""
+    monkeypatch.setattr(compiler, "compiled", lambda graph, fake, recordings: graph)
+    x, y, _ = federation()
+    blocks = {"b": lambda: nn.Sequential(image(), nn.Dropout(0.2)), "a": table}
+    rows = partition({j: x[j] for j in blocks}, y, {"b": 4, "a": 3})
+    algorithm = TDCD(local_steps=4, lr=0.05, batch=40)
+    task, common = Task(blocks, "cross-entropy"), {"precision": "float64", "seed": 1}
+    fast = Run(algorithm, task, rows, executor=executor, chunk=2, **common).fit(12)
+    right = Run(algorithm, task, rows, engine="reference", **common).fit(12)
+    assert (fast.predict() - right.predict()).abs().max() < TOLERANCE
+    if executor == "compiled":
+        entries = fast.fed.executors["compiled"].compiler.replayer.entries.values()
+        assert any(entry.replay is not None for entry in entries)
 
 
 # What is refused

@@ -135,13 +135,12 @@ class Block:
         """As torch.func.functional_call, but it finds the places of parameters only once."""
         module = self._of_thread()
         if module not in _known:
-            _known[module] = _slots_of(module)
-        known = _known[module]
+            _known[module] = _slots_of(module), training_layers(module)
+        known, layers = _known[module]
         slots = [(at, own, value) for name, value in params.items() for at, own in known[name]]
         unnamed = (name for name in self.statistics if name not in params)
         slots += [(at, own, at[own]) for name in unnamed for at, own in known[name]]
         before = [at[own] for at, own, _ in slots]
-        layers = training_layers(module) if self.trains_otherwise else []
         try:
             for at, own, value in slots:
                 at[own] = value
@@ -171,7 +170,7 @@ class Block:
         return module
 
 
-def _tell(layers: list[BatchNorm | Dropout], counts: Tensor | None, keys: Tensor | None) -> None:
+def _tell(layers: TrainingLayers, counts: Tensor | None, keys: Tensor | None) -> None:
     """Which rows count, and what their masks are named by; None: the module predicts."""
     for layer in layers:
         if isinstance(layer, Dropout):
@@ -186,7 +185,8 @@ def _flattens(layer: nn.Module) -> bool:
 
 
 ParameterSlots = dict[str, list[tuple[dict[str, Any], str]]]
-_known: WeakKeyDictionary[nn.Module, ParameterSlots] = WeakKeyDictionary()
+TrainingLayers = list[BatchNorm | Dropout]
+_known: WeakKeyDictionary[nn.Module, tuple[ParameterSlots, TrainingLayers]] = WeakKeyDictionary()
 
 
 def _slots_of(module: nn.Module) -> ParameterSlots:

@@ -40,9 +40,9 @@ def check_block(
     """Try a block on a few real rows. Returns the width of its output, or refuses the block.
     `is_head`: BatchNorm and dropout are not allowed in it."""
     module = block.module
-    for trained in training_layers(module) if is_head else ():
+    for own_layer in training_layers(module) if is_head else ():
         raise ModelError(
-            f"{where}: {trained.name} is in train mode, and silos and hubs use the head on other "
+            f"{where}: {own_layer.name} is in train mode, and silos and hubs use the head on other "
             f"rows: move it into the blocks, or {_EVAL}"
         )
     for name, parameter in module.named_parameters():

@@ -86,7 +86,7 @@ class Dropout(nn.Module):
                 f"{self.name} is given {x.shape[0]} rows of a minibatch of {self.keys.shape[0]}: "
                 "the first axis of its input must be the rows"
             )
-        one_each = x.flatten(2)[..., 0] if self.by_channel else x
+        one_each = x.flatten(2)[:, :, 0] if self.by_channel else x
         kept = self._kept(one_each.flatten(1).shape[1]).reshape(one_each.shape)
         kept = kept.reshape(*kept.shape, *[1] * (x.ndim - kept.ndim))
         scale = 1 / (1 - self.p) if self.p < 1 else 0.0

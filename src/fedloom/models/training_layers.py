@@ -54,7 +54,7 @@ def _trains_otherwise(layer: nn.Module) -> bool:
     """Whether it is torch's BatchNorm or dropout, and trains."""
     if type(layer) in BATCH_NORMS:
         return layer.training and bool(layer.track_running_stats)
-    return type(layer) in DROPOUTS and layer.training and float(layer.p) > 0  # type: ignore[arg-type]
+    return type(layer) in DROPOUTS and layer.training and float(getattr(layer, "p", 0)) > 0
 
 
 def put_in_eval_mode(module: nn.Module) -> None:

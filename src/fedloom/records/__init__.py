@@ -1,4 +1,4 @@
 """What a run leaves behind: records, checkpoints, a manifest.
 
-May import: core, data, fabric, config.
+May import: core, data, fabric, config, models.
 """

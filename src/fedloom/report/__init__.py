@@ -1,4 +1,4 @@
 """Figures and the HTML page of a run, from its folder alone.
 
-May import: core, privacy, records, config.
+May import: core, models, privacy, records, config.
 """

@@ -99,13 +99,13 @@ def _batch_norm(
     eps: float,
 ) -> list[Tensor]:
     if _suits_torch(x, counts):
-        every = x.shape[1] * x.shape[3]
         (rows,) = _as_images(x)
         again, var = weight.new_zeros(2, weight.numel()).unbind()  # it moves these to the batch's
         given = weight.reshape(-1), bias.reshape(-1), again, var
         y, mean, scale = aten.native_batch_norm(rows, *given, True, 1.0, eps)
         mean, var, scale = (a.view(weight.shape) for a in (mean, var, scale))
-        return [_as_clients(y, x), mean, var, weight.new_full((len(weight),), every), scale]
+        count = weight.new_full((len(weight),), x.shape[1] * x.shape[3])
+        return [_as_clients(y, x), mean, var, count, scale]
     count = counts.sum(1).to(weight.dtype) * x.shape[3]
     result, here, number = torch.empty_like(x), counts[:, :, None, None], count[:, None]
     mean = torch.where(here, x, 0.0).sum(OVER) / number.clamp(min=1)
