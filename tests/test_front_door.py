@@ -105,6 +105,18 @@ def calls(tmp_path):
     return {
         **{name: (kind, dataclasses.asdict(kind())) for name, kind in ALGORITHMS.items()},
         "Privacy": (fedloom.Privacy, dataclasses.asdict(fedloom.Privacy("noise-only", noise=0.1))),
+        "Pooled": (
+            fedloom.Pooled,
+            {
+                "name": "logistic",
+                "task": TASK,
+                "data": IRIS,
+                "seed": 1,
+                "precision": "float64",
+                "device": "cpu",
+                "metrics": ["auroc"],
+            },
+        ),
         "Callback": (fedloom.Callback, {}),
         "Stop": (fedloom.Stop, {"why": "enough"}),
         "Stopping": (fedloom.Stopping, dataclasses.asdict(fedloom.Stopping())),
@@ -202,7 +214,7 @@ def inside(place, folder):
 
 CALLS = [
     *ALGORITHMS,
-    *("Callback", "Stop", "Stopping"),
+    *("Pooled", "Callback", "Stop", "Stopping"),
     *("Privacy", "Constant", "DelayBound", "InverseTime", "Cosine", "InverseSqrt", "StepDecay"),
     *("SGD", "Adam", "AdamW", "Relaxed", "HubAdam"),
     *("Drawn", "Network", "Partition", "Partition.place", "Partition.cut", "Placement.of"),
@@ -229,7 +241,7 @@ def test_nothing_is_left_out(calls):
     for kind, own in ((Run, "Run"), (fedloom.Model, "Model")):
         methods = {n for n, m in vars(kind).items() if callable(m) and not n.startswith("_")}
         internal = {"engine", "model", "trained", "snapshot", "blank", "facts"}
-        internal |= {"stop_early"}
+        internal |= {"stop_early", "renew_patience", "predictions"}
         assert {f"{own}.{name}" for name in methods - internal} <= set(CALLS)
     for name, (call, given) in calls.items():
         wants = signature(call).parameters.values()
