@@ -51,7 +51,7 @@ def test_a_file_without_model_and_algorithm_suits_tables():
     text = '[data]\nname = "iris"\n'
     first = TDCD(local_steps=5, lr=0.05, minibatch="fresh", hub=HubAdam(lr=0.01))
     file = RunFile.parse(text)
-    assert (file.algorithm, file.rounds) == (first, 200)
+    assert (file.algorithm, file.rounds) == (first, 1000)
     assert (file.values["model"]["name"], file.values["model"]["hidden"]) == ("mlp", [32])
     assert RunFile.parse(file.to_toml()).values == file.values
     changed = RunFile.parse(text, ["algorithm.lr=0.1", "model.hidden=[8]"])

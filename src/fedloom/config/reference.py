@@ -53,7 +53,7 @@ ALGORITHM = """\
 The algorithm, and for how long. Its own settings are keys of the section, too. A file without this
 section gets settings that suit tables, and `--set` changes single ones of them:
 `name = "tdcd"`, `local_steps = 5`, `lr = 0.05`, `minibatch = "fresh"`, `hub = {name = "adam", lr =
-0.01}`, `rounds = 200`. A file with the section has the defaults below, which are the papers'.
+0.01}`, `rounds = 1000`. A file with the section has the defaults below, which are the papers'.
 See [Sensible defaults](defaults.md#a-first-run-on-tables)."""
 
 

@@ -250,7 +250,7 @@ FIRST_RUN: dict[str, dict[str, Any]] = {  # see docs/defaults.md, and benchmarks
         "lr": 0.05,
         "minibatch": "fresh",
         "hub": {"name": "adam", "lr": 0.01},
-        "rounds": 200,
+        "rounds": 1000,
     },
 }
 CUT_FILE = Field("file", str | None, None, "take the cut from this file, written by another run")
