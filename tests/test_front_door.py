@@ -202,6 +202,7 @@ def calls(tmp_path):
             | {"min_match": 0.5},
         ),
         "Model.probabilities": (MODEL.probabilities, {"scores": torch.zeros(2, 3)}),
+        "Model.decide": (MODEL.decide, {"scores": torch.zeros(2, 3), "at": None}),
         "Model.evaluate": (MODEL.evaluate, {"placement": IRIS.test, "at": None, "more": ()}),
         "Model.save": (lambda folder: MODEL.save(inside(tmp_path, folder)), {"folder": "made"}),
     }
@@ -229,7 +230,13 @@ CALLS = [
         "Run.export",
         "Run.save",
     ),
-    *("Run.restore", "Model.predict", "Model.predict_tables", "Model.probabilities"),
+    *(
+        "Run.restore",
+        "Model.predict",
+        "Model.predict_tables",
+        "Model.probabilities",
+        "Model.decide",
+    ),
     *("Model.evaluate", "Model.save"),
 ]
 
@@ -241,7 +248,7 @@ def test_nothing_is_left_out(calls):
     for kind, own in ((Run, "Run"), (fedloom.Model, "Model")):
         methods = {n for n, m in vars(kind).items() if callable(m) and not n.startswith("_")}
         internal = {"engine", "model", "trained", "snapshot", "blank", "facts"}
-        internal |= {"stop_early", "renew_patience", "predictions"}
+        internal |= {"stop_early", "renew_patience", "predictions", "threshold_of"}
         assert {f"{own}.{name}" for name in methods - internal} <= set(CALLS)
     for name, (call, given) in calls.items():
         wants = signature(call).parameters.values()

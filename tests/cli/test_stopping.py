@@ -263,7 +263,7 @@ def test_divergence_has_its_own_code_and_keeps_what_was_done(run_file, tmp_path,
 def test_a_loss_far_above_its_start_ends_the_run(run_file, tmp_path, fedloom):
     """What was done is there: records, ledger, checkpoint, report; and the line says what to
     change."""
-    folder, much = tmp_path / "run", ["--set", "algorithm.lr=30000.0"]
+    folder, much = tmp_path / "run", ["--set", "algorithm.lr=30000.0", "--set", "model.name=linear"]
     code, _, err = fedloom("run", run_file, "--out", folder, *much, "--quiet")
     assert code == 4
     assert "training diverged: the training loss is" in err

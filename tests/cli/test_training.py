@@ -143,6 +143,8 @@ class TestMore:
         code, _, err = fedloom(*given, "--more", "4")
         assert code == 0, err
         after = records(folder)
+        for record in (*before, *after):  # of the model that is kept, which may be a later one
+            record.pop("intervals", None)
         assert after[: len(before)] == before
         assert after[-1]["round"] == before[-1]["round"] + 4
         first = manifest(straight)["best"]["tdcd"]

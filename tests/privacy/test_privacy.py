@@ -254,7 +254,7 @@ def test_gradients_are_clipped_row_by_row():
     for i in (0, 1, 3, 4):
         row = Rows(rest.value[i : i + 1], rest.mask[i : i + 1])
         own = Batch(batch.x[i : i + 1], batch.y[i : i + 1], row.mask)
-        gradient = torch.func.grad(local.local_loss)(theta, part, row, own)
+        gradient, _ = torch.func.grad(local.local_loss, has_aux=True)(theta, part, row, own)
         flat = torch.cat([a.flatten() for a in tree.tensors(gradient)])
         norms.append(float(flat.norm()))
         total = total + flat * min(1.0, 1.0 / norms[-1])

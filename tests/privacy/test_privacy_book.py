@@ -94,7 +94,8 @@ def test_every_local_step_has_noise_of_its_own(prox):
     lr = torch.tensor([0.5, 0.25, 1.0], dtype=torch.float64)
 
     def nothing(theta, part, rest, batch):
-        return 0.0 * local.local_loss(theta, part, rest, batch)
+        loss, statistics = local.local_loss(theta, part, rest, batch)
+        return 0.0 * loss, statistics
 
     shield = Shield(0.4, 7.0, lines)
     new = local.sgd(nothing, part, theta, given, batch, lr, 0.0, prox=prox, shield=shield)

@@ -72,6 +72,8 @@ name = "iris"
 [partition]
 silos = ["a", "b", "c"]
 clients = [1, 2, 2]
+[model]
+name = "linear"
 [algorithm]
 local_steps = 2
 lr = 0.05

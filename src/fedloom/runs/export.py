@@ -122,10 +122,7 @@ class Model:
     @checked()
     def probabilities(self, scores: Tensor) -> Tensor:
         """Scores as probabilities: of class 1, or of each class."""
-        if scores.ndim != 2:
-            raise DataError(
-                f"scores: [rows, outputs] are expected, not of {scores.ndim} dimensions"
-            )
+        _need_rows(scores)
         if self.goal == "binary":
             return scores.sigmoid()[:, 0]
         if self.goal == "classes":
@@ -136,6 +133,7 @@ class Model:
     def decide(self, scores: Tensor, at: str | None = None) -> Tensor:
         """What scores say of rows: the number of a class (of two, class 1 above the model's
         `threshold`), or a number in the labels' own unit."""
+        _need_rows(scores)
         if self.goal == "binary":
             return (self.probabilities(scores.double()) > self.threshold_of(at)).long()
         return scores.argmax(1) if self.goal == "classes" else self.loss.values(scores)
@@ -301,6 +299,11 @@ def _load(module: nn.Module | None, tensors: Mapping[str, Tensor], prefix: str) 
             module.to(first.dtype)
         module.load_state_dict(own)
         module.eval()
+
+
+def _need_rows(scores: Tensor) -> None:
+    if scores.ndim != 2:
+        raise DataError(f"scores: [rows, outputs] are expected, not of {scores.ndim} dimensions")
 
 
 def model_of(run: Run) -> Model:

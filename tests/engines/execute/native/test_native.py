@@ -147,9 +147,9 @@ CASES = {
     f"{name}-{i}": e for name in algorithms for i, e in enumerate(examples_of(algorithms[name]))
 }
 COMPILED = {
-    *("alone-0", "alone-2", "fedavg-1", "fedbcd-0", "fedbcd-2", "fedbcd-4", "fedprox-1"),
-    *("splitnn-0", "splitnn-2", "splitnn-async-0", "splitnn-async-1", "splitnn-u-0"),
-    *("tdcd-0", "tdcd-3", "vafl-2"),
+    *("alone-0", "alone-2", "fedavg-1", "fedbcd-0", "fedbcd-2", "fedbcd-4", "fedbcd-5"),
+    *("fedprox-1", "splitnn-0", "splitnn-2", "splitnn-async-0", "splitnn-async-1", "splitnn-u-0"),
+    *("tdcd-0", "tdcd-3", "tdcd-6", "vafl-2"),
 }  # the others have minibatches of their own for each step, noise, or one step for all rows at once
 
 
