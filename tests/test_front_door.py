@@ -143,10 +143,16 @@ def calls(tmp_path):
         "Placement.held": (IRIS.train.held, {"silo": "left"}),
         "Shard": (lambda **a: Placement.of({"a": {"b": Shard(**a)}}), vars(SHARDS["left"]["one"])),
         "linear": (fedloom.linear, {"inputs": 3, "outputs": 1, "bias": True, "flatten": False}),
-        "mlp": (mlp, {"inputs": 3, "hidden": [4], "outputs": 1, "flatten": False}),
-        "cnn": (fedloom.cnn, {"channels": 1, "size": (8, 8), "outputs": 4, "width": 2}),
+        "mlp": (mlp, {"inputs": 3, "hidden": [4], "outputs": 1, "flatten": False, "norm": "none"}),
+        "cnn": (
+            fedloom.cnn,
+            {"channels": 1, "size": (8, 8), "outputs": 4, "width": 2, "norm": "none"},
+        ),
         "lstm": (fedloom.lstm, {"inputs": 3, "hidden": 2, "outputs": 1}),
-        "resnet18": (fedloom.resnet18, {"channels": 3, "outputs": 2, "width": 4}),
+        "resnet18": (
+            fedloom.resnet18,
+            {"channels": 3, "outputs": 2, "width": 4, "norm": "group"},
+        ),
         "load_dataset": (load_dataset, {"name": "iris", "folder": None, "verify": True}),
         "load_model": (
             fedloom.load_model,
@@ -179,7 +185,7 @@ def calls(tmp_path):
             {"algorithm": TDCD(batch=20), "task": TASK, "data": IRIS, "seed": 0}
             | {"engine": "stacked", "schedule": None, "precision": "float32", "device": "cpu"}
             | {"chunk": None, "replay": 9, "compile": False, "network": None, "metrics": ()}
-            | {"secrets": None, "executor": "traced", "limits": DEFAULT},
+            | {"secrets": None, "executor": "traced", "limits": DEFAULT, "threshold": 0.5},
         ),
         "Run.fit": (
             lambda **a: fresh().fit(**a),
@@ -230,14 +236,8 @@ CALLS = [
         "Run.export",
         "Run.save",
     ),
-    *(
-        "Run.restore",
-        "Model.predict",
-        "Model.predict_tables",
-        "Model.probabilities",
-        "Model.decide",
-    ),
-    *("Model.evaluate", "Model.save"),
+    *("Run.restore", "Model.predict", "Model.predict_tables", "Model.probabilities"),
+    *("Model.decide", "Model.evaluate", "Model.save"),
 ]
 
 

@@ -51,10 +51,8 @@ def wrong(field):
         yield -1, r"must be at least [01], not -1"
     elif "Literal" in base:
         yield "nothing", r'"nothing" is not one of the choices; '
-        yield (
-            3,
-            "3 is not one of the choices; |.* or (an optimiser|a hub's step) is expected, not 3",
-        )
+        made = "(a table with )?(an optimiser|a hub's step)"
+        yield 3, f"3 is not one of the choices; |.* or {made} is expected, not 3"
     elif "bool" in base:
         yield from ((v, "true or false is expected, not") for v in (1, "true", None))
     elif "str" in base and "dict" not in base:
